@@ -1,0 +1,47 @@
+"""Isotherm keeps attention at the right temperature: see it, explain it, set it by a rule, keep it while training.
+
+>>> import isotherm, torch
+>>> q = k = v = torch.randn(1, 4, 128, 64)
+>>> out = isotherm.attention(q, k, v, scale=isotherm.scale.InverseSqrt(), causal=True, stats=True)
+>>> out.stats.summary("jacobian_trace").p50.shape
+torch.Size([4])
+
+Names are loaded when first used, so `import isotherm` is quick and pulls in nothing heavy.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from isotherm import errors, ops, scale, softmax, stats, theory
+    from isotherm.ops import AttentionResult, attention
+    from isotherm.stats import RowStats, Summary
+
+__version__ = "0.1.0"
+__all__ = [
+    "AttentionResult",
+    "RowStats",
+    "Summary",
+    "__version__",
+    "attention",
+    "errors",
+    "ops",
+    "scale",
+    "softmax",
+    "stats",
+    "theory",
+]
+
+_HOME = {"AttentionResult": "ops", "attention": "ops", "RowStats": "stats", "Summary": "stats"}
+
+
+def __getattr__(name: str) -> object:
+    if name in _HOME:
+        return getattr(import_module(f"isotherm.{_HOME[name]}"), name)
+    if name in __all__:
+        return import_module(f"isotherm.{name}")
+    raise AttributeError(f"module 'isotherm' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -1,0 +1,46 @@
+"""What can go wrong, and how it is said.
+
+IsothermError
+├── ArgumentError     a call was made with something it cannot take; names the argument
+└── UnsupportedError  a named implementation does not do what was asked; names both
+
+All of them end a command with exit code 2 and one line on standard error, never a traceback.
+"""
+
+from isotherm.language import Text
+
+
+class IsothermError(Exception):
+    """Base of every error raised on purpose; `text` holds the message in both languages."""
+
+    def __init__(self, text: Text) -> None:
+        super().__init__(text)
+        self.text = text
+
+    def __str__(self) -> str:
+        return str(self.text)
+
+
+class ArgumentError(IsothermError, ValueError):
+    """An argument that cannot be taken.
+
+    >>> str(ArgumentError("rows", Text("a positive number", "正数"), got=-1))
+    'rows: expected a positive number, got -1'
+    """
+
+    def __init__(self, argument: str, expected: Text, *, got: object) -> None:
+        self.argument = argument
+        template = Text("{argument}: expected {expected}, got {got}", "{argument}：应为{expected}，实为 {got}")
+        super().__init__(template.format(argument=argument, expected=expected, got=got))
+
+
+class UnsupportedError(IsothermError, NotImplementedError):
+    """An implementation asked for by name cannot do this; nothing else is run in its place."""
+
+    def __init__(self, implementation: str, what: Text) -> None:
+        self.implementation = implementation
+        template = Text(
+            "impl={implementation!r} does not support {what}; impl='auto' picks one that does",
+            "impl={implementation!r} 不支持{what}；impl='auto' 会另选可用的实现",
+        )
+        super().__init__(template.format(implementation=implementation, what=what))

@@ -1,0 +1,169 @@
+"""`attention`: any rule, any mask, one of several implementations, and what every softmax row did."""
+
+from dataclasses import replace
+from numbers import Real
+from typing import Literal, NamedTuple, get_args
+
+import torch
+from torch import Tensor
+
+from isotherm.errors import ArgumentError, UnsupportedError
+from isotherm.language import Text
+from isotherm.ops import blockwise, reference, sdpa, sigmoid
+from isotherm.ops.arguments import Causal, check_broadcast, check_causal, check_rows, check_tensors, check_window
+from isotherm.ops.problem import Problem, Solution, Visibility
+from isotherm.scale import Fixed, InverseSqrt, Resolved, Rule, Site
+from isotherm.stats import RowStats
+
+Implementation = Literal["auto", "reference", "blockwise", "sdpa"]
+
+
+class AttentionResult(NamedTuple):
+    """What `attention` returns.
+
+    output [B, Hq, T, Dv]; `stats` when asked for, detached; `lse` [B, Hq, T], differentiable (for z-loss), where the
+    implementation gives it; `impl` is the one that ran.
+    """
+
+    output: Tensor
+    stats: RowStats | None
+    lse: Tensor | None
+    impl: str
+
+
+def attention(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    *,
+    scale: Rule | float | None = None,
+    causal: Causal = False,
+    mask: Tensor | None = None,
+    bias: Tensor | None = None,
+    window: int | None = None,
+    stats: bool = False,
+    rows: int | Tensor | None = None,
+    impl: Implementation = "auto",
+) -> AttentionResult:
+    """softmax(scale·q·k + bias)·v over visible keys, and on request the statistics of every row.
+
+    q [B, Hq, T, D], k [B, Hkv, S, D], v [B, Hkv, S, Dv]; Hq is a multiple of Hkv (grouped queries).
+
+    - `scale`: a rule, a number, or None for 1/√D.
+    - `causal`: query i sees keys j ≤ i + S − T ("bottom-right", what True means: the last query sees every key) or
+      j ≤ i ("top-left"). The two differ only when T ≠ S.
+    - `mask`: True where visible; `bias`: added to the logits, −inf hides a key. [T, S] or [B, Hq, T, S], any of them 1.
+    - `window`: a query sees keys less than this far from its own position.
+    - `stats`: measure every row; `rows`: measure this many rows (or these) only, and say so. A row that sees no key
+      gives output 0 and counts as empty; a row that meets NaN or Inf counts as invalid.
+
+    >>> q = k = v = torch.ones(1, 2, 3, 4)
+    >>> out = attention(q, k, v, causal=True, stats=True)
+    >>> out.output.shape, out.stats.n[0, 0].tolist(), out.impl
+    (torch.Size([1, 2, 3, 4]), [1, 2, 3], 'blockwise')
+    """
+    check_tensors(q, k, v)
+    shape = (*q.shape[:3], k.shape[2])
+    mask, bias = check_broadcast("mask", mask, shape, q), check_broadcast("bias", bias, shape, q)
+    if bias is not None and bias.isneginf().any():
+        hidden = bias.isneginf()
+        mask = ~hidden if mask is None else mask & ~hidden
+    if impl not in get_args(Implementation):
+        names = ", ".join(get_args(Implementation))
+        raise ArgumentError("impl", Text(f"one of {names}", f"{names} 之一"), got=repr(impl))
+    alignment = check_causal(causal)
+    first = 0 if alignment == "top-left" else k.shape[2] - q.shape[2]
+    positions = torch.arange(q.shape[2], device=q.device) + first
+    visibility = Visibility(positions, k.shape[2], alignment is not None, check_window(window), mask)
+    chosen = check_rows(rows, q.shape[2], q.device)
+    resolved = _rule(scale).resolve(Site(q.shape[3], q.shape[1], positions, visibility.counts()))
+    problem = _fold(q, k, v, visibility, bias, resolved)
+    measured = stats or rows is not None
+    if resolved.sigmoid_bias is not None:
+        return _sigmoid(problem, resolved.sigmoid_bias, impl, measured=measured)
+    name = _pick(problem, resolved, stats=stats and chosen is None) if impl == "auto" else impl
+    if impl != "auto" and (reason := _refusal(name, problem, resolved)) is not None:
+        raise UnsupportedError(name, reason)
+    solution = _solve(name, problem, stats=measured and chosen is None)
+    row_stats = solution.stats
+    if measured and row_stats is None:
+        row_stats = _statistics(name, problem, chosen)
+    return _with_sink(AttentionResult(solution.output, row_stats, solution.lse, name), resolved.sink)
+
+
+def _rule(scale: Rule | float | None) -> Rule:
+    if scale is None:
+        return InverseSqrt()
+    if isinstance(scale, Rule):
+        return scale
+    if isinstance(scale, Real) and not isinstance(scale, bool):
+        return Fixed(float(scale))
+    raise ArgumentError("scale", Text("a rule, a number or None", "规则、数或 None"), got=repr(scale))
+
+
+def _fold(q: Tensor, k: Tensor, v: Tensor, visibility: Visibility, bias: Tensor | None, resolved: Resolved) -> Problem:
+    """The rule's answer put where kernels find it: a number beside q, anything else inside q."""
+    scale = resolved.multiplier
+    if isinstance(scale, Tensor):
+        q, k = resolved.apply(q.to(torch.promote_types(q.dtype, torch.float32)), k)
+        scale = 1.0
+    elif resolved.normalise is not None:
+        q, k = resolved.normalise(q, k)
+    return Problem(q, k, v, visibility, scale, bias, resolved.softcap)
+
+
+def _refusal(name: str, problem: Problem, resolved: Resolved) -> Text | None:
+    """Why this implementation cannot do this problem; None if it can."""
+    if name != "sdpa":
+        return None
+    if resolved.sink is not None:
+        return Text("a sink (PyTorch returns no lse)", "sink（PyTorch 不返回 lse）")
+    return sdpa.unsupported(problem)
+
+
+def _pick(problem: Problem, resolved: Resolved, *, stats: bool) -> str:
+    """The fastest that can: PyTorch's kernel, or tiles where the CPU wants statistics in the same pass."""
+    if _refusal("sdpa", problem, resolved) is not None:
+        return "blockwise"
+    on_cpu = problem.q.device.type == "cpu"
+    return "blockwise" if stats and on_cpu and not problem.needs_gradient else "sdpa"
+
+
+def _solve(name: str, problem: Problem, *, stats: bool) -> Solution:
+    if name == "reference":
+        return reference.solve(problem, stats=stats)
+    return blockwise.solve(problem, stats=stats) if name == "blockwise" else sdpa.solve(problem)
+
+
+@torch.no_grad()
+def _statistics(name: str, problem: Problem, rows: Tensor | None) -> RowStats:
+    """A pass of its own for the statistics, over all rows or some."""
+    part = problem if rows is None else problem.take(rows)
+    stats = reference.solve(part, stats=True).stats if name == "reference" else blockwise.statistics(part)
+    assert stats is not None
+    return stats if rows is None else replace(stats, rows=rows, total_rows=problem.q.shape[2])
+
+
+def _sigmoid(problem: Problem, bias: Tensor, impl: str, *, measured: bool) -> AttentionResult:
+    if measured:
+        softmax_only = Text(
+            "False with sigmoid attention, which has no softmax rows", "sigmoid 注意力没有 softmax 行，须为 False"
+        )
+        raise ArgumentError("stats", softmax_only, got=True)
+    if impl not in ("auto", "reference"):
+        raise UnsupportedError(impl, Text("sigmoid attention", "sigmoid 注意力"))
+    return AttentionResult(sigmoid.solve(problem, bias), None, None, "reference")
+
+
+def _with_sink(result: AttentionResult, sink: Tensor | None) -> AttentionResult:
+    """One more outcome of the softmax, with no key and no value: output·e^lse/(e^lse + e^sink)."""
+    if sink is None or result.lse is None:
+        return result
+    alpha = sink.to(result.lse).view(-1, 1)
+    share = torch.sigmoid(result.lse - alpha).unsqueeze(-1)
+    return AttentionResult(
+        (result.output * share).to(result.output.dtype),
+        result.stats and result.stats.with_sink(alpha.detach()),
+        torch.logaddexp(result.lse, alpha),
+        result.impl,
+    )

@@ -1,0 +1,272 @@
+"""Attention and its statistics a tile at a time: memory grows with n, every number is exact. Made for the CPU.
+
+The tiles of a row are merged as `RowStats` merges them. What keeps the dozen passes over a tile few, cheap and exact:
+
+- e^(s−max) is exp2 of (s − max)·log₂e, which is cheaper; the subtraction comes first, so large logits keep digits.
+- Each row's largest entry is exactly 1, and `frac` takes exactly the ones away: what is left sums to `rest`.
+- Mean and spread of plain logits come from the keys' own moments, not from the tile.
+"""
+
+from dataclasses import dataclass, replace
+from math import e, log, log2
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from isotherm.language import Text
+from isotherm.ops.moments import KeyMoments
+from isotherm.ops.problem import Problem, Solution
+from isotherm.ops.tiles import KEYS, Chunk, chunks
+from isotherm.stats import NO_KEY, NOTHING, Moments, RowStats
+
+HIDDEN = -4096.0
+"""Takes the place of (s − max)·log₂e where a key is not visible: exp2 of it is 0 in every dtype."""
+
+
+def unsupported(problem: Problem) -> Text | None:  # noqa: ARG001
+    """Nothing: tiles can do all that the reference can."""
+    return None
+
+
+def solve(problem: Problem, *, stats: bool) -> Solution:
+    """Output, lse and, if asked for, statistics; output and lse are differentiable."""
+    measured: list[RowStats] = []
+    output, lse = _Attention.apply(  # type: ignore[no-untyped-call]
+        problem.q, problem.k, problem.v, problem.bias, problem, measured if stats else None
+    )
+    return Solution(output, lse, measured[0] if stats else None)
+
+
+@torch.no_grad()
+def statistics(problem: Problem) -> RowStats:
+    """The statistics alone, without weights · v."""
+    return _forward(problem, output=False, stats=True).stats
+
+
+class _Rows(NamedTuple):
+    """A run of rows: output [P, G, R, Dv], peak and total [P, G, R]."""
+
+    output: Tensor
+    peak: Tensor
+    total: Tensor
+    stats: RowStats
+
+
+def _forward(problem: Problem, *, output: bool, stats: bool) -> _Rows:
+    """All rows, in the shapes of the problem: [B, Hq, T, …]."""
+    shape, pairs = tuple(problem.q.shape[:3]), problem.k.shape[0] * problem.k.shape[1]
+    out, peak, total = (
+        problem.q.new_zeros(pairs, problem.groups, shape[2], *width, dtype=problem.dtype)
+        for width in ((problem.v.shape[3] if output else 0,), (), ())
+    )
+    measured: list[RowStats] = []
+    for chunk in chunks(problem):
+        moments = KeyMoments(chunk.k, KEYS) if stats and _plain(problem) else None
+        blocks: list[RowStats] = []
+        for rows in chunk.row_blocks():
+            here = (chunk.pairs, slice(None), rows)
+            block = _rows(chunk, rows, moments, out[here], stats=stats)
+            peak[here], total[here] = block.peak, block.total
+            blocks.append(block.stats)
+        if stats and blocks:
+            measured.append(RowStats.cat(blocks, 2))
+    whole = RowStats.cat(measured, 0).map(lambda tensor: tensor.view(shape)) if measured else _no_rows(problem)
+    return _Rows(out.view(*shape, out.shape[-1]), peak.view(shape), total.view(shape), whole)
+
+
+def _no_rows(problem: Problem) -> RowStats:
+    return RowStats.none(tuple(problem.q.shape[:3]), problem.q.device)
+
+
+def _plain(problem: Problem) -> bool:
+    """Whether logits are q·k and nothing else, so that the keys' moments tell theirs."""
+    return problem.softcap is None and problem.bias is None and problem.visibility.mask is None
+
+
+def _rows(chunk: Chunk, rows: slice, key_moments: KeyMoments | None, out: Tensor, *, stats: bool) -> _Rows:
+    """One block of queries against every key it sees; the output is written to `out` [P, G, R, Dv], Dv 0 for none."""
+    q = chunk.queries(rows)
+    peak = q.new_full(q.shape[:3], torch.finfo(q.dtype).min)
+    total = torch.zeros_like(peak)
+    measured = RowStats.none(tuple(q.shape[:3]), q.device)
+    whole: list[int] = []
+    for columns, seen in chunk.tiles(rows):
+        s = chunk.logits(q, rows, columns)
+        facts = None
+        if stats:
+            by_keys = key_moments is not None and seen is None
+            whole += [columns.start // KEYS] if by_keys else []
+            facts = _facts(chunk, s, seen, measured, columns.start, moments=not by_keys)
+        tile = _softmax(chunk, s, seen)
+        new = torch.maximum(peak, tile.peak)
+        keep, take = (peak - new).exp(), (tile.peak - new).exp()
+        peak, total = new, total * keep + tile.mass * take
+        if out.shape[-1]:
+            add = torch.bmm(tile.weights.flatten(1, 2), chunk.v[:, columns]).view_as(out)
+            out.mul_(keep.unsqueeze(-1)).addcmul_(add, take.unsqueeze(-1))
+        if facts is not None:
+            measured = measured.merge(_measure(tile, facts))
+    if key_moments is not None and whole:
+        moments = key_moments.over(q.flatten(1, 2), range(whole[0], whole[-1] + 1))
+        measured = replace(measured, moments=measured.moments.merge(moments.view(tuple(q.shape[:3]))))
+    out.div_(torch.where(total == 0, 1.0, total).unsqueeze(-1))
+    return _Rows(out, peak, total, measured)
+
+
+@dataclass(frozen=True)
+class _Tile:
+    """weights = e^(s−peak) and gap = (s − peak)·log₂e, both [P, G, R, K] in scratch memory; mass = Σ weights."""
+
+    peak: Tensor
+    weights: Tensor
+    gap: Tensor
+    mass: Tensor
+
+
+def _softmax(chunk: Chunk, s: Tensor, seen: Tensor | None) -> _Tile:
+    """Turns the logits, in place, into weights relative to each row's largest."""
+    if seen is not None:
+        s = s.masked_fill_(~seen, torch.finfo(s.dtype).min)
+    peak = s.amax(-1)
+    gap = s.sub_(peak.unsqueeze(-1)).mul_(log2(e))
+    if seen is not None:
+        gap = gap.masked_fill_(~seen, HIDDEN)
+    weights = torch.exp2(gap, out=chunk.room(1, tuple(gap.shape)))
+    return _Tile(peak, weights, gap, weights.sum(-1))
+
+
+class _Facts(NamedTuple):
+    """What must be read off the logits before they are overwritten."""
+
+    moments: Moments
+    first_key: Tensor
+    first_logit: Tensor
+
+
+def _facts(chunk: Chunk, s: Tensor, seen: Tensor | None, so_far: RowStats, start: int, *, moments: bool) -> _Facts:
+    nothing = RowStats.none(tuple(s.shape[:3]), s.device)
+    first_key, first_logit = nothing.first_key, nothing.first_logit
+    if (so_far.first_key == NO_KEY).any():  # tiles come in the order of their keys: later ones need not look
+        if seen is None:
+            column = torch.zeros_like(nothing.first_key)
+            first_key = column + start
+        else:
+            column = seen.to(torch.uint8).argmax(-1).expand(s.shape[:3])
+            first_key = torch.where(seen.any(-1), column + start, NO_KEY)
+        first_logit = s.gather(-1, column.unsqueeze(-1)).squeeze(-1).double()
+    if not moments:
+        return _Facts(nothing.moments, first_key, first_logit)
+    count = torch.full_like(nothing.rest, s.shape[-1])
+    if seen is not None:
+        count = seen.sum(-1).double().expand(s.shape[:3])
+        s = torch.where(seen, s, s.new_zeros(()), out=chunk.room(1, tuple(s.shape)))
+    # float64 holds Σs² of logits up to 1e6 without a shift.
+    wide = chunk.wide(tuple(s.shape)).copy_(s)
+    mean = wide.sum(-1) / count.clamp(min=1)
+    square = torch.linalg.vector_norm(wide, dim=-1).square()
+    return _Facts(Moments(count, mean, (square - mean.square() * count).clamp(min=0)), first_key, first_logit)
+
+
+def _measure(tile: _Tile, facts: _Facts) -> RowStats:
+    """The tile's statistics; uses up its gaps."""
+    cross = torch.mul(tile.weights, tile.gap, out=tile.gap).sum(-1).double() * log(2)
+    others = torch.frac(tile.weights, out=tile.gap)
+    below = others.sum(-1).double()
+    ones = (tile.mass.double() - below).round()
+    empty = tile.peak == torch.finfo(tile.peak.dtype).min
+    peak = torch.where(empty, NOTHING, tile.peak.double())
+    more_ones = torch.where(empty, 0.0, ones - 1)
+    return RowStats(
+        moments=facts.moments,
+        max_key_logit=peak,
+        peak=peak,
+        rest=below + more_ones,
+        rest2=torch.linalg.vector_norm(others, dim=-1).double().square() + more_ones,
+        cross=cross,
+        first_key=facts.first_key,
+        first_logit=facts.first_logit,
+        broken=~(cross.isfinite() & peak.isfinite()),
+    )
+
+
+class _Attention(torch.autograd.Function):
+    """Forward keeps each row's largest logit and sum; backward computes the weights again from them."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        bias: Tensor | None,
+        problem: Problem,
+        measured: list[RowStats] | None,
+    ) -> tuple[Tensor, Tensor]:
+        rows = _forward(problem, output=True, stats=measured is not None)
+        if measured is not None:
+            measured.append(rows.stats)
+        ctx.save_for_backward(q, k, v, bias, rows.output, rows.peak, rows.total)
+        ctx.visibility, ctx.scale, ctx.softcap = problem.visibility, problem.scale, problem.softcap
+        lse = torch.where(rows.total == 0, -torch.inf, rows.peak + rows.total.log())
+        return rows.output.to(v.dtype), lse
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, d_output: Tensor, d_lse: Tensor) -> tuple[Tensor | None, ...]:
+        q, k, v, bias, output, peak, total = ctx.saved_tensors
+        problem = Problem(q, k, v, ctx.visibility, ctx.scale, bias, ctx.softcap)
+        d_output = d_output.to(problem.dtype)
+        # Every key of a row shares −Σ p·dp; lse adds p·d_lse, which is the same kind of term.
+        shared = (d_output * output).sum(-1) - torch.where(total == 0, 0.0, d_lse)
+        wants_bias = bias is not None and ctx.needs_input_grad[3]
+        d_bias = torch.zeros_like(bias, dtype=problem.dtype) if wants_bias else None
+        given = _Given(d_output, shared, peak, torch.where(total == 0, 0.0, 1 / total))
+        parts = [_backward(chunk, given, d_bias) for chunk in chunks(problem)]
+        d_q, d_k, d_v = (
+            torch.cat([part[i] for part in parts]).view(like.shape).to(like.dtype) if parts else torch.zeros_like(like)
+            for i, like in enumerate((q, k, v))
+        )
+        return d_q, d_k, d_v, None if d_bias is None else d_bias.to(bias.dtype), None, None
+
+
+class _Given(NamedTuple):
+    """What backward knows of each row: d_output [B, Hq, T, Dv], the others [B, Hq, T]."""
+
+    d_output: Tensor
+    shared: Tensor
+    peak: Tensor
+    share: Tensor
+
+
+def _backward(chunk: Chunk, given: _Given, d_bias: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
+    """Gradients of one chunk: d_q [P, G, T, D], d_k [P, S, D], d_v [P, S, Dv]."""
+    d_k, d_v = torch.zeros_like(chunk.k), torch.zeros_like(chunk.v)
+    d_q = []
+    for rows in chunk.row_blocks():
+        q, (d_output, shared, peak, share) = (
+            chunk.queries(rows),
+            (chunk.take(tensor, rows) for tensor in given),
+        )
+        flat, d_flat = q.flatten(1, 2), d_output.flatten(1, 2)
+        d_rows = torch.zeros_like(flat)
+        for columns, seen in chunk.tiles(rows):
+            s = chunk.logits(q, rows, columns)
+            slope = None
+            if chunk.problem.softcap is not None:
+                bare = s if chunk.problem.bias is None else s - chunk.part(chunk.problem.bias, rows, columns)
+                slope = 1 - (bare / chunk.problem.softcap).square()
+            s = s.sub_(peak.unsqueeze(-1)).mul_(log2(e))
+            s = s if seen is None else s.masked_fill_(~seen, HIDDEN)
+            p = torch.exp2(s, out=chunk.room(1, tuple(s.shape))).mul_(share.unsqueeze(-1))
+            d_v[:, columns] += p.flatten(1, 2).mT @ d_flat
+            d_s = torch.bmm(d_flat, chunk.v[:, columns].mT, out=s.flatten(1, 2)).view_as(s)
+            d_s = d_s.sub_(shared.unsqueeze(-1)).mul_(p)
+            if d_bias is not None:
+                chunk.add_to(d_bias, rows, columns, d_s)
+            d_s = d_s if slope is None else d_s.mul_(slope)
+            d_rows.baddbmm_(d_s.flatten(1, 2), chunk.k[:, columns])
+            d_k[:, columns] += d_s.flatten(1, 2).mT @ flat
+        d_q.append(d_rows.mul_(chunk.problem.scale).view_as(q))
+    return torch.cat(d_q, 2) if d_q else chunk.k.new_zeros(0), d_k, d_v

@@ -1,0 +1,43 @@
+"""PyTorch's own kernel for the output; it shows no weights, so statistics come from another pass."""
+
+import torch.nn.functional as F
+
+from isotherm.language import Text
+from isotherm.ops.problem import Problem, Solution
+
+
+def unsupported(problem: Problem) -> Text | None:
+    """What PyTorch's kernel cannot be asked for without building an n × n mask."""
+    visibility = problem.visibility
+    if problem.v.shape[3] != problem.q.shape[3]:
+        return Text("Dv ≠ D without holding the n × n matrix", "Dv ≠ D（否则须保存 n × n 矩阵）")
+    if problem.bias is not None and problem.bias.requires_grad:
+        return Text("the gradient of a bias without holding the n × n matrix", "bias 的梯度（否则须保存 n × n 矩阵）")
+    if problem.softcap is not None:
+        return Text("a soft cap", "软上限（soft cap）")
+    if visibility.window is not None:
+        return Text("a sliding window", "滑动窗口")
+    if visibility.causal and (visibility.mask is not None or problem.bias is not None):
+        return Text("causal=True together with a mask or bias", "causal=True 与 mask 或 bias 并用")
+    if visibility.mask is not None and problem.bias is not None:
+        return Text("a mask together with a bias", "mask 与 bias 并用")
+    if visibility.causal and len(visibility.positions) and int(visibility.positions[0]) != 0:
+        return Text("bottom-right causal alignment with T ≠ S", "T ≠ S 时的右下对齐因果掩码")
+    return None
+
+
+def solve(problem: Problem) -> Solution:
+    """The output alone; PyTorch returns 0 for rows that see no key."""
+    mask = problem.visibility.mask
+    if problem.bias is not None:
+        mask = problem.bias.to(problem.v.dtype)
+    output = F.scaled_dot_product_attention(
+        problem.q.to(problem.v.dtype),
+        problem.k,
+        problem.v,
+        attn_mask=mask,
+        is_causal=problem.visibility.causal,
+        scale=problem.scale,
+        enable_gqa=problem.groups > 1,
+    )
+    return Solution(output, None, None)

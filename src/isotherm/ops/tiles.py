@@ -1,0 +1,146 @@
+"""How attention is cut into tiles: some heads × some queries × `KEYS` keys, small enough to stay in the cache."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from math import prod
+
+import torch
+from torch import Tensor
+
+from isotherm.ops.problem import Problem
+
+KEYS = 512
+TILE = 1 << 20
+"""Entries of a tile at most: with two buffers of float32, 8 MiB."""
+LEAST_HEIGHT = 16
+HEADS = 4
+"""Heads worked on together: fewer, taller tiles multiply faster than many flat ones."""
+
+
+@dataclass(frozen=True)
+class Chunk:
+    """Some (batch, key head) pairs worked on together: P pairs with G query heads each."""
+
+    problem: Problem
+    pairs: slice
+
+    @cached_property
+    def k(self) -> Tensor:
+        """[P, S, D]."""
+        return self.problem.k.flatten(0, 1)[self.pairs].to(self.problem.dtype)
+
+    @cached_property
+    def v(self) -> Tensor:
+        """[P, S, Dv]."""
+        return self.problem.v.flatten(0, 1)[self.pairs].to(self.problem.dtype)
+
+    @cached_property
+    def height(self) -> int:
+        """Queries per tile."""
+        return max(LEAST_HEIGHT, min(KEYS, TILE // (KEYS * self.k.shape[0] * self.problem.groups)))
+
+    @cached_property
+    def scratch(self) -> tuple[Tensor, Tensor]:
+        """Memory for two tiles, used again for every tile."""
+        size = self.k.shape[0] * self.problem.groups * self.height * min(KEYS, self.k.shape[1])
+        return self.k.new_empty(size), self.k.new_empty(size)
+
+    @cached_property
+    def wide_scratch(self) -> Tensor:
+        """Memory for one tile in float64."""
+        return torch.empty_like(self.scratch[0], dtype=torch.float64)
+
+    def row_blocks(self) -> Iterator[slice]:
+        """The queries, a tile's height at a time."""
+        rows = self.problem.q.shape[2]
+        return (slice(start, min(start + self.height, rows)) for start in range(0, rows, self.height))
+
+    def queries(self, rows: slice) -> Tensor:
+        """These rows of q with the scale in them, [P, G, R, D]."""
+        return self.take(self.problem.q, rows) * self.problem.scale
+
+    def take(self, tensor: Tensor, rows: slice) -> Tensor:
+        """These rows of a [B, Hq, T, …] tensor as [P, G, R, …]."""
+        grouped = tensor[:, :, rows].unflatten(1, (self.problem.k.shape[1], self.problem.groups))
+        return grouped.flatten(0, 1)[self.pairs].to(self.problem.dtype)
+
+    def part(self, tensor: Tensor, rows: slice, columns: slice) -> Tensor:
+        """A tile of a mask or bias [B, Hq, T, S], any of them 1: [P or 1, G or 1, R or 1, K or 1]."""
+        grouped = self.grouped(tensor)[
+            :, :, :, rows if tensor.shape[2] > 1 else slice(None), columns if tensor.shape[3] > 1 else slice(None)
+        ]
+        if grouped.shape[:2] == (1, 1):
+            return grouped[0]
+        return grouped[self._index(grouped)]
+
+    def add_to(self, tensor: Tensor, rows: slice, columns: slice, tile: Tensor) -> None:
+        """Add a tile [P, G, R, K] to a [B, Hq, T, S] tensor, summing over the dimensions in which that has 1."""
+        grouped = self.grouped(tensor)
+        target = grouped[
+            :, :, :, rows if tensor.shape[2] > 1 else slice(None), columns if tensor.shape[3] > 1 else slice(None)
+        ]
+        inner = [axis for axis in (1, 2, 3) if target.shape[axis + 1] == 1 and tile.shape[axis] > 1]
+        tile = tile.sum(inner, keepdim=True) if inner else tile
+        batch, head = (
+            x.expand(tile.shape[0])
+            if isinstance(x, Tensor)
+            else torch.zeros(tile.shape[0], dtype=torch.long, device=tile.device)
+            for x in self._index(target)
+        )
+        target.index_put_((batch, head), tile, accumulate=True)
+
+    def grouped(self, tensor: Tensor) -> Tensor:
+        """[B, Hq, …] as [B, Hkv, G, …], or [B, 1, 1, …]."""
+        return tensor.unflatten(1, (-1, self.problem.groups)) if tensor.shape[1] > 1 else tensor.unsqueeze(2)
+
+    def _index(self, grouped: Tensor) -> tuple[Tensor | int, Tensor | int]:
+        pairs = torch.arange(self.pairs.start, self.pairs.stop, device=grouped.device)
+        heads = self.problem.k.shape[1]
+        return (
+            pairs // heads if grouped.shape[0] > 1 else 0,
+            pairs % heads if grouped.shape[1] > 1 else 0,
+        )
+
+    def tiles(self, rows: slice) -> Iterator[tuple[slice, Tensor | None]]:
+        """The key blocks these rows see, with what they see of each: None for all, else bool [P or 1, G or 1, R, K]."""
+        visibility = self.problem.visibility
+        for start in range(0, self.k.shape[1], KEYS):
+            columns = slice(start, min(start + KEYS, self.k.shape[1]))
+            geometry = visibility.geometry(rows, columns)
+            if geometry is False:
+                continue
+            seen = None if geometry is True else geometry.view(1, 1, *geometry.shape)
+            if visibility.mask is not None:
+                part = self.part(visibility.mask, rows, columns)
+                part = part.expand(*part.shape[:2], rows.stop - rows.start, columns.stop - columns.start)
+                seen = part if seen is None else part & seen
+                if seen.all():
+                    seen = None
+            yield columns, seen
+
+    def logits(self, q: Tensor, rows: slice, columns: slice) -> Tensor:
+        """s of one tile [P, G, R, K], before masking, in the first of the two scratch tiles; q [P, G, R, D]."""
+        shape = (*q.shape[:3], columns.stop - columns.start)
+        s = self.room(0, shape)
+        torch.bmm(q.flatten(1, 2), self.k[:, columns].mT, out=s.flatten(1, 2))
+        if self.problem.softcap is not None:
+            s.div_(self.problem.softcap).tanh_().mul_(self.problem.softcap)
+        if self.problem.bias is not None:
+            s.add_(self.part(self.problem.bias, rows, columns))
+        return s
+
+    def room(self, which: int, shape: tuple[int, ...]) -> Tensor:
+        """A scratch tile of this shape; its content is whatever was there."""
+        return self.scratch[which][: prod(shape)].view(shape)
+
+    def wide(self, shape: tuple[int, ...]) -> Tensor:
+        """A scratch tile in float64."""
+        return self.wide_scratch[: prod(shape)].view(shape)
+
+
+def chunks(problem: Problem) -> Iterator[Chunk]:
+    """The problem's heads, a few at a time."""
+    pairs = problem.k.shape[0] * problem.k.shape[1]
+    step = max(1, HEADS // problem.groups)
+    return (Chunk(problem, slice(start, min(start + step, pairs))) for start in range(0, pairs, step))

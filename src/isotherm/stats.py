@@ -1,0 +1,348 @@
+"""What a softmax row is doing: its entropy, its gradient gate, its largest logit.
+
+`RowStats` keeps, per row, sums that merge over disjoint sets of keys, so a kernel can look at keys a block at a time
+and never hold the row. Two choices keep the digits:
+
+- The row's largest logit is left out of the sums. With r = Σ e^(s−max) over the *other* keys, 1 − Σp² becomes
+  (2r + r² − r₂)/(1 + r)²: no subtraction from 1, so a gate of 1e-12 has as many digits as a gate of 0.5.
+- Everything per row is float64, whatever the logits are. Rows are few (n, not n²), and lse = 1e4 + ln r has no room
+  for ln r in float32.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, fields, replace
+from math import sqrt
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from isotherm.errors import ArgumentError
+from isotherm.language import Text
+
+Label = Literal["exact", "sampled"]
+STATISTICS = (
+    "n",
+    "lse",
+    "max_logit",
+    "top1",
+    "logit_mean",
+    "logit_std",
+    "entropy",
+    "entropy_fraction",
+    "collision",
+    "n_eff",
+    "jacobian_trace",
+    "jacobian_max",
+    "sink",
+)
+NOTHING = -1e300
+"""Stands for the largest of no logits: finite, so that differences stay finite."""
+NO_KEY = torch.iinfo(torch.int64).max
+
+
+@dataclass(frozen=True)
+class Moments:
+    """Count, mean and Σ(s − mean)² of some logits; merged as Chan, Golub and LeVeque (1979) do."""
+
+    count: Tensor
+    mean: Tensor
+    m2: Tensor
+
+    def merge(self, other: "Moments") -> "Moments":
+        """The moments of both sets together."""
+        count = self.count + other.count
+        share = other.count / count.clamp(min=1)
+        gap = other.mean - self.mean
+        return Moments(count, self.mean + gap * share, self.m2 + other.m2 + gap * gap * share * self.count)
+
+    def view(self, shape: tuple[int, ...]) -> "Moments":
+        """The same in another shape."""
+        return Moments(self.count.view(shape), self.mean.view(shape), self.m2.view(shape))
+
+
+@dataclass(frozen=True)
+class RowStats:
+    """Statistics of every softmax row, shape [B, Hq, R]. NaN where a row is empty or invalid.
+
+    The fields are sums over the row's visible keys; read the properties instead. `rows` [R] are the sampled query
+    indices out of `total_rows`, or None when every row was looked at.
+    """
+
+    moments: Moments
+    max_key_logit: Tensor
+    peak: Tensor
+    rest: Tensor
+    rest2: Tensor
+    cross: Tensor
+    first_key: Tensor
+    first_logit: Tensor
+    broken: Tensor
+    outcomes_beyond_keys: int = 0
+    rows: Tensor | None = None
+    total_rows: int | None = None
+
+    @classmethod
+    def from_logits(cls, logits: Tensor, visible: Tensor | None = None, *, first_column: int = 0) -> "RowStats":
+        """The definition. `logits` [..., S] as they enter the softmax, `visible` bool of the same shape.
+
+        `first_column` is the index of the first key when the logits are a block of a longer row.
+        """
+        s = logits.double()
+        seen = torch.ones_like(s, dtype=torch.bool) if visible is None else visible.expand_as(s)
+        if s.shape[-1] == 0:
+            return cls.none(s.shape[:-1], s.device)
+        count = seen.sum(-1).double()
+        broken = (seen & ~s.isfinite()).any(-1)
+        s = torch.where(seen & s.isfinite(), s, NOTHING)
+        peak, top = s.max(-1)
+        others = seen.scatter(-1, top.unsqueeze(-1), False)
+        gap = torch.where(others, s - peak.unsqueeze(-1), 0.0)
+        weight = torch.where(others, gap.exp(), 0.0)
+        mean = torch.where(seen, s, 0.0).sum(-1) / count.clamp(min=1)
+        deviation = torch.where(seen, s - mean.unsqueeze(-1), 0.0)
+        first = seen.to(torch.uint8).argmax(-1)
+        return cls(
+            moments=Moments(count, mean, deviation.square().sum(-1)),
+            max_key_logit=peak,
+            peak=peak,
+            rest=weight.sum(-1),
+            rest2=weight.square().sum(-1),
+            cross=(weight * gap).sum(-1),
+            first_key=torch.where(count > 0, first + first_column, NO_KEY),
+            first_logit=s.gather(-1, first.unsqueeze(-1)).squeeze(-1),
+            broken=broken,
+        )
+
+    @classmethod
+    def none(cls, shape: tuple[int, ...], device: torch.device | None = None) -> "RowStats":
+        """Rows that have seen no key: the neutral element of `merge`."""
+        zero = torch.zeros(shape, dtype=torch.float64, device=device)
+        nothing = torch.full_like(zero, NOTHING)
+        no_key = torch.full(shape, NO_KEY, dtype=torch.int64, device=device)
+        return cls(Moments(zero, zero, zero), nothing, nothing, zero, zero, zero, no_key, nothing, zero.bool())
+
+    def merge(self, other: "RowStats") -> "RowStats":
+        """The statistics over the keys of both; the two sets of keys must be disjoint. Order does not matter."""
+        peak = torch.maximum(self.peak, other.peak)
+        parts = [_rebase(part, peak) for part in (self, other)]
+        # Each part brings its own peak, e^(peak − new), as one more term; the larger of the two, 1, is left out again.
+        other_first = other.first_key < self.first_key
+        return replace(
+            self,
+            moments=self.moments.merge(other.moments),
+            max_key_logit=torch.maximum(self.max_key_logit, other.max_key_logit),
+            peak=peak,
+            rest=parts[0].rest + parts[1].rest + torch.minimum(parts[0].top, parts[1].top),
+            rest2=parts[0].rest2 + parts[1].rest2 + torch.minimum(parts[0].top, parts[1].top).square(),
+            cross=parts[0].cross + parts[1].cross,
+            first_key=torch.minimum(self.first_key, other.first_key),
+            first_logit=torch.where(other_first, other.first_logit, self.first_logit),
+            broken=self.broken | other.broken,
+        )
+
+    @classmethod
+    def cat(cls, parts: list["RowStats"], axis: int) -> "RowStats":
+        """Different rows' statistics put side by side."""
+        return _transform(parts, lambda tensors: torch.cat(tensors, axis))
+
+    def with_sink(self, logit: Tensor) -> "RowStats":
+        """The same rows when the softmax has one more outcome that is no key (a learned sink, softmax-1).
+
+        `logit` broadcasts against the rows. Entropy, gate, lse and probabilities count it; n, max_logit, logit_mean and
+        logit_std stay those of the keys.
+        """
+        zero = torch.zeros_like(self.rest)
+        alpha = logit.double().expand_as(self.rest)
+        alone = replace(
+            RowStats.none(tuple(self.rest.shape), self.rest.device), peak=alpha, rest=zero, broken=~alpha.isfinite()
+        )
+        return replace(self.merge(alone), outcomes_beyond_keys=self.outcomes_beyond_keys + 1)
+
+    @property
+    def label(self) -> Label:
+        """Whether every row was looked at."""
+        return "exact" if self.rows is None else "sampled"
+
+    @property
+    def n(self) -> Tensor:
+        """Visible keys of each row."""
+        return self.moments.count.long()
+
+    @property
+    def empty(self) -> Tensor:
+        """Rows with no visible key."""
+        return self.moments.count == 0
+
+    @property
+    def invalid(self) -> Tensor:
+        """Rows that met NaN or Inf."""
+        return self.broken & ~self.empty
+
+    @property
+    def lse(self) -> Tensor:
+        """ln Σ eˢ."""
+        return self._defined(self.peak + self.rest.log1p())
+
+    @property
+    def max_logit(self) -> Tensor:
+        """The largest logit of a key."""
+        return self._defined(self.max_key_logit)
+
+    @property
+    def top1(self) -> Tensor:
+        """The largest probability of a key, exp(max_logit − lse)."""
+        return self._defined((self.max_key_logit - self.peak).exp() / (1 + self.rest))
+
+    @property
+    def logit_mean(self) -> Tensor:
+        """Mean of the logits over the visible keys, unweighted."""
+        return self._defined(self.moments.mean)
+
+    @property
+    def logit_std(self) -> Tensor:
+        """Standard deviation of the logits over the visible keys, unweighted (population)."""
+        return self._defined((self.moments.m2.clamp(min=0) / self.moments.count).sqrt())
+
+    @property
+    def entropy(self) -> Tensor:
+        """−Σ p ln p, in nats."""
+        return self._defined(self.rest.log1p() - self.cross / (1 + self.rest))
+
+    @property
+    def entropy_fraction(self) -> Tensor:
+        """Entropy over its largest possible value, ln n; NaN for a row that has one outcome only."""
+        outcomes = self.moments.count + self.outcomes_beyond_keys
+        return self.entropy / torch.where(outcomes > 1, outcomes.log(), torch.nan)
+
+    @property
+    def collision(self) -> Tensor:
+        """Σ p²."""
+        return self._defined((1 + self.rest2) / (1 + self.rest).square())
+
+    @property
+    def n_eff(self) -> Tensor:
+        """1/Σp²: how many keys share the row."""
+        return 1 / self.collision
+
+    @property
+    def jacobian_trace(self) -> Tensor:
+        """1 − Σp², the trace of diag(p) − ppᵀ: the gradient gate. Relative precision even at 1e-30."""
+        gate = (2 * self.rest + self.rest.square() - self.rest2) / (1 + self.rest).square()
+        return self._defined(gate)
+
+    @property
+    def jacobian_max(self) -> Tensor:
+        """top1·(1 − top1), the largest entry of diag(p) − ppᵀ in magnitude."""
+        top1 = self.top1
+        others = torch.where(self.max_key_logit == self.peak, self.rest / (1 + self.rest), 1 - top1)
+        return top1 * others
+
+    @property
+    def sink(self) -> Tensor:
+        """The probability of the first visible key."""
+        return self._defined((self.first_logit - self.peak).exp() / (1 + self.rest))
+
+    def overflowing(self, dtype: torch.dtype) -> Tensor:
+        """Rows whose largest logit does not fit `dtype`: a kernel that holds logits in it would meet Inf."""
+        return self.max_logit > torch.finfo(dtype).max
+
+    def summary(self, statistic: str) -> "Summary":
+        """Mean, quantiles and extremes of one statistic per head, empty and invalid rows left out."""
+        if statistic not in STATISTICS:
+            raise ArgumentError(
+                "statistic",
+                Text(f"one of {', '.join(STATISTICS)}", f"{'、'.join(STATISTICS)} 之一"),
+                got=repr(statistic),
+            )
+        return Summary.of(self, getattr(self, statistic).double())
+
+    def map(self, change: Callable[[Tensor], Tensor]) -> "RowStats":
+        """The same statistics with every per-row tensor passed through `change` (a reshape, a slice, a move)."""
+        return _transform([self], lambda tensors: change(tensors[0]))
+
+    def _defined(self, value: Tensor) -> Tensor:
+        return torch.where(self.broken | self.empty, torch.nan, value)
+
+
+def _transform(parts: list[RowStats], change: Callable[[list[Tensor]], Tensor]) -> RowStats:
+    """Each per-row tensor of the parts made into one."""
+    moments = {f.name: change([getattr(part.moments, f.name) for part in parts]) for f in fields(Moments)}
+    names = [f.name for f in fields(RowStats) if f.name != "rows" and isinstance(getattr(parts[0], f.name), Tensor)]
+    changed: dict[str, Any] = {name: change([getattr(part, name) for part in parts]) for name in names}
+    return replace(parts[0], moments=Moments(**moments), **changed)
+
+
+@dataclass(frozen=True)
+class _Rebased:
+    top: Tensor
+    rest: Tensor
+    rest2: Tensor
+    cross: Tensor
+
+
+def _rebase(part: RowStats, peak: Tensor) -> _Rebased:
+    """One part's sums, relative to the common peak; `cross` then includes the part's own top."""
+    shift = part.peak - peak
+    top = torch.where(part.peak == NOTHING, 0.0, shift.exp())
+    shift = torch.where(part.peak == NOTHING, 0.0, shift)
+    return _Rebased(top, part.rest * top, part.rest2 * top.square(), top * (part.cross + shift * (1 + part.rest)))
+
+
+@dataclass(frozen=True)
+class Summary:
+    """One statistic over many rows, per head: tensors [Hq], NaN where a head has no valid row.
+
+    `interval` is the half-width of the 95 % confidence interval of the mean; 0 when every row was looked at.
+    """
+
+    mean: Tensor
+    p10: Tensor
+    p50: Tensor
+    p90: Tensor
+    min: Tensor
+    max: Tensor
+    interval: Tensor
+    rows: Tensor
+    empty: Tensor
+    invalid: Tensor
+    label: Label
+
+    @classmethod
+    def of(cls, stats: RowStats, values: Tensor) -> "Summary":
+        """Summarise `values` [B, Hq, R]."""
+        left_out = stats.empty | stats.broken
+        flat = torch.where(left_out, torch.nan, values).transpose(0, 1).flatten(1)
+        ordered = flat.sort(-1).values  # NaN sorts last
+        rows = flat.isfinite().sum(-1)
+        mean = flat.nanmean(-1)
+        spread = (flat - mean.unsqueeze(-1)).square().nansum(-1) / (rows - 1).clamp(min=1)
+        seen = values.shape[-1] / stats.total_rows if stats.total_rows else 1.0
+        quantile = _quantiles(ordered, rows)
+        return cls(
+            mean=mean,
+            p10=quantile(0.1),
+            p50=quantile(0.5),
+            p90=quantile(0.9),
+            min=quantile(0.0),
+            max=quantile(1.0),
+            interval=1.96 * (spread / rows.clamp(min=1)).sqrt() * sqrt(max(0.0, 1 - seen)),
+            rows=rows,
+            empty=stats.empty.transpose(0, 1).flatten(1).sum(-1),
+            invalid=stats.invalid.transpose(0, 1).flatten(1).sum(-1),
+            label=stats.label,
+        )
+
+
+def _quantiles(ordered: Tensor, rows: Tensor) -> Callable[[float], Tensor]:
+    """Linear interpolation between order statistics, over each head's first `rows` values."""
+
+    def quantile(fraction: float) -> Tensor:
+        if ordered.shape[-1] == 0:
+            return torch.full(ordered.shape[:-1], torch.nan, dtype=ordered.dtype, device=ordered.device)
+        at = fraction * (rows - 1).clamp(min=0).double()
+        below, above = at.floor().long(), at.ceil().long()
+        low, high = (ordered.gather(-1, index.unsqueeze(-1)).squeeze(-1) for index in (below, above))
+        return low + (high - low) * (at - below)
+
+    return quantile

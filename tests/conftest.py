@@ -1,0 +1,28 @@
+import os
+
+import hypothesis
+import pytest
+import torch
+
+from isotherm import language
+
+hypothesis.settings.register_profile("isotherm", deadline=None, derandomize=True, max_examples=60)
+hypothesis.settings.load_profile("isotherm")
+os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+
+
+@pytest.fixture(autouse=True)
+def english(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("ISOTHERM_LANG", "en")
+    language.choose(None)
+    yield
+    language.choose(None)
+
+
+@pytest.fixture
+def poisoned_memory():
+    """Fills uninitialised memory with NaN, so that a kernel that reads what it never wrote is found out."""
+    torch.use_deterministic_algorithms(True)
+    torch.utils.deterministic.fill_uninitialized_memory = True
+    yield
+    torch.use_deterministic_algorithms(False)

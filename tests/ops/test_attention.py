@@ -1,0 +1,455 @@
+"""Every implementation against the reference, and the reference against PyTorch."""
+
+import itertools
+from math import log
+
+import pytest
+import torch
+import torch.nn.functional as F
+from hypothesis import given
+from hypothesis import strategies as st
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from isotherm import attention
+from isotherm.errors import ArgumentError, UnsupportedError
+from isotherm.ops import tiles
+from isotherm.scale import InverseSqrt, LogN, PerHead, Sigmoid, Sinks, SoftCap, SoftmaxPlusOne
+from isotherm.stats import STATISTICS
+from tests.ops.cases import CASES, Case
+
+by_name = pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+SIZES = {case.name: case for case in CASES}
+
+
+@pytest.fixture(params=[(512, 1 << 20, 4), (4, 64, 2)], ids=["one tile", "many tiles"])
+def tile_size(request, monkeypatch):
+    """Tiles of 4 keys make even small problems cross every border."""
+    for module, name in itertools.product(("isotherm.ops.tiles", "isotherm.ops.blockwise"), ("KEYS",)):
+        monkeypatch.setattr(f"{module}.{name}", request.param[0])
+    monkeypatch.setattr("isotherm.ops.tiles.TILE", request.param[1])
+    monkeypatch.setattr("isotherm.ops.tiles.HEADS", request.param[2])
+    monkeypatch.setattr("isotherm.ops.tiles.LEAST_HEIGHT", 3)
+
+
+def same(got, want, budget=1e-11):
+    torch.testing.assert_close(got.output, want.output, rtol=budget, atol=budget)
+    if got.lse is not None and want.lse is not None:
+        torch.testing.assert_close(got.lse, want.lse, rtol=budget, atol=budget)
+    if want.stats is not None:
+        for name in STATISTICS:
+            torch.testing.assert_close(
+                getattr(got.stats, name),
+                getattr(want.stats, name),
+                rtol=budget,
+                atol=budget,
+                equal_nan=True,
+                msg=lambda message, name=name: f"{name}: {message}",
+            )
+
+
+@by_name
+@pytest.mark.usefixtures("tile_size", "poisoned_memory")
+def test_blockwise_is_the_reference(case):
+    q, k, v = case.tensors()
+    got = attention(q, k, v, stats=True, impl="blockwise", **case.arguments())
+    assert got.impl == "blockwise"
+    same(got, attention(q, k, v, stats=True, impl="reference", **case.arguments()))
+
+
+@by_name
+@pytest.mark.usefixtures("tile_size", "poisoned_memory")
+def test_blockwise_gradients_are_autograds_through_the_reference(case):
+    gradients = []
+    for impl in ("reference", "blockwise"):
+        leaves = [tensor.requires_grad_() for tensor in case.tensors()]
+        options = case.arguments()
+        if "bias" in options:
+            leaves.append(options["bias"].requires_grad_())
+        if isinstance(options.get("scale"), PerHead):
+            leaves.append(options["scale"].scale.requires_grad_())
+        result = attention(*leaves[:3], impl=impl, **options)
+        finite = result.lse.isfinite()
+        (result.output.sin().sum() + torch.where(finite, result.lse, 0).cos().sum()).backward()
+        gradients.append([leaf.grad for leaf in leaves])
+    for wanted, got in zip(*gradients, strict=True):
+        assert wanted.abs().sum() > 0
+        torch.testing.assert_close(got, wanted, rtol=1e-9, atol=1e-10)
+
+
+@by_name
+def test_sdpa_is_the_reference_or_refuses(case):
+    q, k, v = case.tensors()
+    try:
+        got = attention(q, k, v, stats=True, impl="sdpa", **case.arguments())
+    except UnsupportedError as error:
+        assert "impl='sdpa' does not support" in str(error)  # noqa: PT017
+        assert attention(q, k, v, **case.arguments()).impl == "blockwise"
+        return
+    assert got.impl == "sdpa"
+    same(got, attention(q, k, v, stats=True, impl="reference", **case.arguments()))
+
+
+@by_name
+def test_reference_is_pytorchs_softmax(case):
+    """The specification itself, written a second time with `torch.softmax` over an explicit matrix."""
+    options = case.arguments()
+    if isinstance(options.get("scale"), float):
+        scale = options["scale"]
+    elif "scale" not in options:
+        scale = case.dim**-0.5
+    else:
+        pytest.skip("rules are compared in tests/scale and below")
+    q, k, v = case.tensors()
+    k, v = (tensor.repeat_interleave(case.groups, 1) for tensor in (k, v))
+    s = scale * torch.einsum("bhtd,bhsd->bhts", q, k)
+    s = s + options.get("bias", torch.zeros(1))
+    t, u = torch.arange(case.queries).view(-1, 1), torch.arange(case.keys).view(1, -1)
+    causal = options.get("causal", False)
+    t = t if causal == "top-left" else t + case.keys - case.queries
+    seen = torch.ones(case.queries, case.keys, dtype=torch.bool)
+    seen = seen & (u <= t) if causal else seen
+    seen = seen & ((t - u).abs() < options["window"]) if "window" in options else seen
+    seen = seen & options.get("mask", torch.tensor(True))
+    p = torch.softmax(s.masked_fill(~seen, -torch.inf), -1).nan_to_num(0.0)
+    q, k, v = case.tensors()
+    result = attention(q, k, v, impl="reference", stats=True, **options)
+    torch.testing.assert_close(result.output, p @ v.repeat_interleave(case.groups, 1))
+    torch.testing.assert_close(result.stats.n, seen.sum(-1).expand_as(result.stats.n))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
+@pytest.mark.parametrize("impl", ["blockwise", "sdpa"])
+@pytest.mark.parametrize("causal", [False, True], ids=["full", "causal"])
+def test_low_precision_error_is_at_most_twice_eagers(dtype, impl, causal):
+    """Output and statistics against float64 on the same rounded inputs; eager at that precision sets the budget."""
+    q, k, v = (3 * x for x in Case("", queries=67, keys=67, dim=32, value_dim=32).tensors(dtype))
+    exact = attention(*(x.double() for x in (q, k, v)), causal=causal, stats=True, impl="reference")
+    s = (q @ k.mT * 32**-0.5).masked_fill(
+        ~torch.ones(67, 67, dtype=torch.bool).tril() if causal else torch.tensor(False), -torch.inf
+    )
+    p = torch.softmax(s, -1)
+    eager = (p @ v).double()
+    got = attention(q, k, v, causal=causal, stats=True, impl=impl)
+    assert got.output.dtype == dtype
+    budget = 2 * (eager - exact.output).abs().max() + torch.finfo(dtype).eps
+    assert (got.output.double() - exact.output).abs().max() <= budget
+    log_p = torch.where(p > 0, p.double().log(), 0)
+    for name, low in (
+        ("entropy", -(p * log_p).sum(-1)),
+        ("collision", p.double().square().sum(-1)),
+        ("lse", s.double().logsumexp(-1)),
+    ):
+        want = getattr(exact.stats, name)
+        assert (getattr(got.stats, name) - want).abs().max() <= 2 * (low - want).abs().max() + 1e-6, name
+
+
+@given(st.integers(0, 2**16), st.integers(0, 3), st.sampled_from([1, 7, 100, 10_000]))
+def test_float32_statistics_are_within_1e5_nats_for_logits_up_to_1e4(seed, kind, size):
+    """q and k lie on a grid on which float32 dot products are exact, so only the statistics can err.
+
+    The other part of the error, rounding of q·k itself, is `test_rounding_of_the_dot_product_is_the_only_other_error`.
+    """
+    g = torch.Generator().manual_seed(seed)
+    d, n = 4, 37
+    q = torch.randint(-8, 9, (1, 2, 11, d), generator=g) / 8
+    k = torch.randint(-256, 257, (1, 2, n, d), generator=g) / 256 * (size / 4)
+    k = (k * 64).round() / 64
+    scale = 1.0
+    options = [{}, {"causal": True}, {"window": 5}, {"mask": torch.rand(1, 1, 11, n, generator=g) > 0.3}][kind]
+    exact = attention(q.double(), k.double(), k.double(), scale=scale, stats=True, impl="reference", **options)
+    got = attention(q, k, k, scale=scale, stats=True, impl="blockwise", **options)
+    assert exact.stats.max_logit.nan_to_num(0).abs().max() <= 1e4
+    for name in ("lse", "max_logit", "logit_mean", "logit_std", "entropy"):
+        torch.testing.assert_close(
+            getattr(got.stats, name), getattr(exact.stats, name), rtol=0, atol=1e-5, equal_nan=True
+        )
+    for name in ("jacobian_trace", "collision", "top1", "sink", "jacobian_max"):
+        torch.testing.assert_close(
+            getattr(got.stats, name), getattr(exact.stats, name), rtol=1e-5, atol=1e-30, equal_nan=True
+        )
+
+
+@given(st.integers(0, 2**16), st.sampled_from([0.01, 1.0, 50.0, 2000.0]))
+def test_rounding_of_the_dot_product_is_the_only_other_error(seed, scale):
+    """Off the grid each logit is off by at most δ = (d + 2)·ε·scale·Σ|q_i k_i|, and entropy by a multiple of it."""
+    q, k, v = Case("", keys=29, dim=7).tensors(torch.float32, seed)
+    exact = attention(*(x.double() for x in (q, k, v)), scale=scale, stats=True, impl="reference").stats
+    got = attention(q, k, v, scale=scale, stats=True, impl="blockwise").stats
+    delta = (7 + 2) * torch.finfo(torch.float32).eps * scale * (q.abs() @ k.abs().mT).amax(-1).double()
+    for name in ("lse", "max_logit", "logit_mean"):
+        assert ((getattr(got, name) - getattr(exact, name)).abs() <= 1e-6 + delta).all(), name
+    # dH = −Σ p (ln p + H) ds, so |dH| ≤ δ·√Var(ln p), and that variance is below (ln n)²/4 + 1.
+    assert ((got.entropy - exact.entropy).abs() <= 1e-5 + 2 * delta * (log(29) / 2 + 1)).all()
+
+
+@pytest.mark.parametrize("impl", ["reference", "blockwise", "sdpa"])
+def test_grouped_queries_are_repeated_keys(impl):
+    q, k, v = Case("", groups=2).tensors()
+    repeated = (tensor.repeat_interleave(2, 1) for tensor in (k, v))
+    same(attention(q, k, v, stats=True, impl=impl), attention(q, *repeated, stats=True, impl=impl))
+
+
+@pytest.mark.parametrize("impl", ["reference", "blockwise", "sdpa"])
+def test_masked_keys_are_removed_keys(impl):
+    q, k, v = Case("", keys=17).tensors()
+    keep = torch.rand(17, generator=torch.Generator().manual_seed(3)) > 0.5
+    masked = attention(q, k, v, mask=keep.expand(13, 17), stats=True, impl=impl)
+    same(masked, attention(q, k[:, :, keep], v[:, :, keep], stats=True, impl=impl))
+    bias = torch.where(keep, 0.0, -torch.inf).double().expand(13, 17)
+    if impl != "sdpa":
+        same(attention(q, k, v, bias=bias, stats=True, impl=impl), masked)
+
+
+@given(st.integers(0, 1000), st.floats(-50, 50))
+def test_a_bias_constant_along_a_row_changes_nothing_but_lse(seed, constant):
+    q, k, v = Case("").tensors(seed=seed)
+    still = attention(q, k, v, stats=True, impl="blockwise")
+    moved = attention(q, k, v, bias=torch.full((1, 1, 1, 1), constant).double(), stats=True, impl="blockwise")
+    torch.testing.assert_close(moved.output, still.output)
+    torch.testing.assert_close(moved.stats.entropy, still.stats.entropy)
+    torch.testing.assert_close(moved.lse, still.lse + constant)
+
+
+@given(st.floats(0.01, 8.0), st.integers(0, 1000))
+def test_scaling_the_rule_is_scaling_q(factor, seed):
+    q, k, v = Case("").tensors(seed=seed)
+    same(attention(q, k, v, scale=factor, stats=True), attention(factor * q, k, v, scale=1.0, stats=True), budget=1e-9)
+
+
+def test_causal_alignment_both_ways():
+    q, k = torch.zeros(1, 1, 2, 3), torch.zeros(1, 1, 5, 3)
+    seen = {
+        how: attention(q, k, k, causal=how, stats=True).stats.n[0, 0].tolist()
+        for how in (True, "bottom-right", "top-left")
+    }
+    assert seen == {True: [4, 5], "bottom-right": [4, 5], "top-left": [1, 2]}
+    more_queries = attention(k, q, q, causal=True, stats=True)
+    assert more_queries.stats.n[0, 0].tolist() == [0, 0, 0, 1, 2]
+    assert more_queries.stats.empty[0, 0].tolist() == [True, True, True, False, False]
+    assert more_queries.output[0, 0, :3].abs().sum() == 0
+
+
+@pytest.mark.parametrize("impl", ["reference", "blockwise", "sdpa"])
+@pytest.mark.parametrize(("t", "s"), [(0, 5), (5, 0), (0, 0)], ids=["no queries", "no keys", "nothing"])
+def test_zero_length_works_and_has_gradients(impl, t, s):
+    q, k = torch.randn(2, 4, t, 3, requires_grad=True), torch.randn(2, 2, s, 3, requires_grad=True)
+    result = attention(q, k, k, stats=True, impl=impl)
+    assert result.output.shape == (2, 4, t, 3)
+    assert result.output.abs().sum() == 0
+    assert result.stats.empty.sum() == 2 * 4 * t
+    result.output.sum().backward()
+    assert k.grad is None or k.grad.abs().sum() == 0
+
+
+@pytest.mark.parametrize("impl", ["reference", "blockwise", "sdpa"])
+def test_rows_that_see_nothing_give_zero_and_finite_gradients(impl):
+    q, k, v = (x.requires_grad_() for x in Case("").tensors())
+    mask = torch.ones(13, 13, dtype=torch.bool)
+    mask[4] = False
+    result = attention(q, k, v, mask=mask, stats=True, impl=impl)
+    assert result.output[:, :, 4].abs().sum() == 0
+    assert result.stats.empty.sum() == 2 * 3
+    result.output.sum().backward()
+    assert all(x.grad.isfinite().all() for x in (q, k, v))
+
+
+@pytest.mark.parametrize("impl", ["reference", "blockwise"])
+@pytest.mark.parametrize("bad", [torch.nan, torch.inf, -torch.inf], ids=str)
+@pytest.mark.parametrize("causal", [False, True], ids=["full", "causal"])
+@pytest.mark.usefixtures("tile_size")
+def test_nan_and_inf_make_exactly_the_rows_that_see_them_invalid(impl, bad, causal):
+    q, k, v = (x.abs() for x in Case("", groups=2).tensors())
+    q[0, 1, 3, 0] = bad
+    k[1, 2, 6, 1] = bad
+    stats = attention(q, k, v, causal=causal, stats=True, impl=impl).stats
+    expected = torch.zeros(2, 6, 13, dtype=torch.bool)
+    expected[0, 1, 3] = True
+    expected[1, 4:6, 6 if causal else 0 :] = True
+    assert torch.equal(stats.invalid, expected)
+    assert stats.entropy.isnan().sum() == expected.sum()
+    assert stats.logit_std[~expected].isfinite().all()
+
+
+def test_float16_logits_past_65504_are_reported():
+    q = torch.full((1, 1, 2, 64), 60.0, dtype=torch.float16)
+    stats = attention(q, q, q, scale=1.0, stats=True).stats
+    assert stats.max_logit.max().item() == 230400
+    assert stats.overflowing(torch.float16).all()
+
+
+@given(st.integers(1, 40), st.booleans())
+def test_sampled_rows_are_the_same_rows_of_the_exact_answer(rows, causal):
+    q, k, v = Case("", queries=31, keys=31).tensors()
+    exact = attention(q, k, v, causal=causal, stats=True)
+    result = attention(q, k, v, causal=causal, rows=rows)
+    assert result.output.shape == exact.output.shape
+    if rows >= 31:
+        assert result.stats.label == "exact"
+        return
+    stats = result.stats
+    assert (stats.label, stats.total_rows) == ("sampled", 31)
+    assert len(stats.rows) == rows
+    for name in STATISTICS:
+        torch.testing.assert_close(getattr(stats, name), getattr(exact.stats, name)[:, :, stats.rows], equal_nan=True)
+    assert stats.summary("entropy").label == "sampled"
+    assert (stats.summary("entropy").interval > 0).all() or rows == 1
+
+
+def test_sampling_leaves_the_random_state_alone():
+    before = torch.get_rng_state()
+    q, k, v = Case("").tensors()
+    attention(q, k, v, rows=5)
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_the_interval_of_a_sample_covers_the_true_mean():
+    q, k, v = Case("", batch=1, heads=40, queries=512, keys=64).tensors()
+    exact, sampled = attention(q, k, v, stats=True).stats, attention(q, k, v, rows=64).stats
+    a, b = exact.summary("entropy"), sampled.summary("entropy")
+    covered = ((a.mean - b.mean).abs() <= b.interval).double().mean().item()
+    assert 0.8 <= covered <= 1.0
+    assert (b.interval < 0.2 * a.mean).all()
+
+
+class _LargestTensor(TorchDispatchMode):
+    largest = 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        result = func(*args, **(kwargs or {}))
+        for tensor in result if isinstance(result, (tuple, list)) else [result]:
+            if isinstance(tensor, torch.Tensor):
+                self.largest = max(self.largest, tensor.untyped_storage().nbytes())
+        return result
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"causal": True}, {"window": 100}, {"mask": torch.ones(1, 1, 1, 4099, dtype=torch.bool)}],
+    ids=["full", "causal", "window", "mask of keys"],
+)
+def test_no_implementation_but_the_reference_makes_an_n_by_n_matrix(options):
+    n = 4099
+    q, k, v = (torch.randn(1, 1, n, 8, requires_grad=True) for _ in range(3))
+    with _LargestTensor() as seen:
+        attention(q, k, v, stats=True, impl="blockwise", **options).output.sum().backward()
+    assert seen.largest <= tiles.TILE * 8 < n * n * 4
+    with _LargestTensor() as seen, torch.no_grad():
+        attention(q, k, v, impl="reference", **options)
+    assert seen.largest >= n * n * 4  # and the watcher would have seen it
+
+
+@pytest.mark.parametrize("rule", [SoftmaxPlusOne(), Sinks(0.7)], ids=str)
+@pytest.mark.parametrize("impl", ["reference", "blockwise"])
+def test_sinks_are_an_extra_column_of_the_softmax(rule, impl):
+    q, k, v = Case("").tensors()
+    alpha = 0.7 if isinstance(rule, Sinks) else 0.0
+    s = torch.cat([q @ k.mT * 5**-0.5, torch.full((2, 3, 13, 1), alpha, dtype=torch.float64)], -1)
+    p = torch.softmax(s, -1)
+    result = attention(q, k, v, scale=InverseSqrt() * rule, stats=True, impl=impl)
+    torch.testing.assert_close(result.output, p[..., :-1] @ v)
+    torch.testing.assert_close(result.stats.entropy, -(p * p.log()).sum(-1))
+    torch.testing.assert_close(result.lse, s.logsumexp(-1))
+
+
+def test_log_n_counts_visible_keys_and_restarts_with_a_packed_document():
+    q, k, v = Case("", queries=12, keys=12).tensors()
+    document = torch.arange(12) // 6
+    mask = (document.view(-1, 1) == document) & torch.ones(12, 12, dtype=torch.bool).tril()
+    packed = attention(q, k, v, scale=InverseSqrt() * LogN(2), mask=mask, stats=True)
+    for part in (slice(0, 6), slice(6, 12)):
+        alone = attention(q[:, :, part], k[:, :, part], v[:, :, part], scale=InverseSqrt() * LogN(2), causal=True)
+        torch.testing.assert_close(packed.output[:, :, part], alone.output)
+
+
+def test_sigmoid_attention_has_weights_of_its_own_and_no_rows():
+    q, k, v = Case("").tensors()
+    s = q @ k.mT * 5**-0.5
+    result = attention(q, k, v, scale=InverseSqrt() * Sigmoid())
+    torch.testing.assert_close(result.output, torch.sigmoid(s - torch.tensor(13.0).log()) @ v)
+    with pytest.raises(ArgumentError, match="stats: expected False with sigmoid"):
+        attention(q, k, v, scale=InverseSqrt() * Sigmoid(), stats=True)
+    with pytest.raises(UnsupportedError, match="'blockwise' does not support sigmoid"):
+        attention(q, k, v, scale=InverseSqrt() * Sigmoid(), impl="blockwise")
+
+
+def test_non_contiguous_inputs():
+    q, k, v = (x.transpose(1, 2).contiguous().transpose(1, 2) for x in Case("", groups=2).tensors())
+    assert not q.is_contiguous()
+    same(attention(q, k, v, stats=True, impl="blockwise"), attention(q, k, v, stats=True, impl="reference"))
+
+
+def test_auto_says_which_path_ran():
+    q, k, v = SIZES["plain"].tensors(torch.float32)
+    assert attention(q, k, v).impl == "sdpa"
+    assert attention(q, k, v, stats=True).impl == "blockwise"
+    assert attention(q, k, v, rows=3).impl == "sdpa"
+    assert attention(q, k, v, scale=InverseSqrt() * SoftCap(5)).impl == "blockwise"
+    assert attention(q.requires_grad_(), k, v, stats=True).impl == "sdpa"
+    torch.testing.assert_close(attention(q, k, v).output, F.scaled_dot_product_attention(q, k, v))
+
+
+def test_statistics_carry_no_gradient():
+    q, k, v = (x.requires_grad_() for x in Case("").tensors())
+    for impl in ("reference", "blockwise", "sdpa"):
+        assert not attention(q, k, v, stats=True, impl=impl).stats.entropy.requires_grad
+
+
+OK = torch.zeros(2, 4, 5, 8)
+BAD = {
+    "q is a list": (dict(q=[1.0]), r"q: expected a tensor, got list"),
+    "wrong rank": (dict(q=torch.zeros(4, 5, 8)), r"q: expected \[batch, heads, length, dimension\], got \[4, 5, 8\]"),
+    "integers": (dict(v=OK.long()), r"v: expected a floating-point tensor, got torch.int64"),
+    "batch": (dict(k=torch.zeros(3, 4, 5, 8)), r"k: expected the batch of q, 2, got 3 in \[3, 4, 5, 8\]"),
+    "heads don't divide": (
+        dict(k=torch.zeros(2, 3, 5, 8), v=torch.zeros(2, 3, 5, 8)),
+        r"k: expected a number of heads that divides q's 4, got 3",
+    ),
+    "no key heads": (
+        dict(k=torch.zeros(2, 0, 5, 8), v=torch.zeros(2, 0, 5, 8)),
+        r"k: expected a number of heads that divides q's 4, got 0",
+    ),
+    "head dimension": (dict(k=torch.zeros(2, 4, 5, 7)), r"k: expected the head dimension of q, 8, got 7"),
+    "lengths of k and v": (dict(v=torch.zeros(2, 4, 6, 8)), r"v: expected the length of k, 5, got 6"),
+    "heads of k and v": (dict(v=torch.zeros(2, 2, 5, 8)), r"v: expected the number of heads of k, 4, got 2"),
+    "dtype": (dict(k=OK.double()), r"k: expected the dtype of q, torch.float32, got torch.float64"),
+    "device": (dict(v=OK.to("meta")), r"v: expected the device of q, cpu, got meta"),
+    "scale NaN": (dict(scale=float("nan")), r"scale: expected a finite number above 0, got nan"),
+    "scale zero": (dict(scale=0.0), r"scale: expected a finite number above 0, got 0"),
+    "scale negative": (dict(scale=-1), r"scale: expected a finite number above 0, got -1"),
+    "scale a word": (dict(scale="1/d"), r"scale: expected a rule, a number or None, got '1/d'"),
+    "mask of numbers": (
+        dict(mask=torch.zeros(5, 5)),
+        r"mask: expected bool, True where a key is visible .* got torch.float32",
+    ),
+    "mask too wide": (
+        dict(mask=torch.ones(5, 6).bool()),
+        r"mask: expected \[T, S\] or \[B, Hq, T, S\] = \[2, 4, 5, 5\], any of them 1, got \[5, 6\]",
+    ),
+    "mask of rank 3": (dict(mask=torch.ones(1, 5, 5).bool()), r"mask: expected .* got \[1, 5, 5\]"),
+    "mask elsewhere": (
+        dict(mask=torch.ones(5, 5, device="meta").bool()),
+        r"mask: expected the device of q, cpu, got meta",
+    ),
+    "bias of bools": (dict(bias=torch.ones(5, 5).bool()), r"bias: expected a floating-point tensor, got torch.bool"),
+    "bias too tall": (dict(bias=torch.ones(6, 5)), r"bias: expected .* got \[6, 5\]"),
+    "window zero": (dict(window=0), r"window: expected a whole number of keys, at least 1, got 0"),
+    "window a float": (dict(window=2.5), r"window: expected a whole number of keys, at least 1, got 2.5"),
+    "rows zero": (dict(rows=0), r"rows: expected a number of rows, at least 1, got 0"),
+    "rows negative": (dict(rows=-3), r"rows: expected a number of rows, at least 1, got -3"),
+    "rows past the end": (dict(rows=torch.tensor([0, 5])), r"rows: expected indices from 0 to 4, got \[0, 5\]"),
+    "causal a word": (dict(causal="left"), r"causal: expected True, False, 'top-left' or 'bottom-right', got 'left'"),
+    "impl unknown": (dict(impl="flash"), r"impl: expected one of auto, reference, blockwise, sdpa, got 'flash'"),
+}
+
+
+@pytest.mark.parametrize(("change", "message"), BAD.values(), ids=BAD.keys())
+def test_bad_input_gets_one_clear_error_that_names_the_argument(change, message):
+    arguments = {"q": OK, "k": OK, "v": OK} | change
+    with pytest.raises(ArgumentError, match=message):
+        attention(arguments.pop("q"), arguments.pop("k"), arguments.pop("v"), **arguments)
+
+
+def test_errors_are_chinese_when_asked(monkeypatch):
+    monkeypatch.setenv("ISOTHERM_LANG", "zh_CN.UTF-8")
+    with pytest.raises(ArgumentError, match="rows：应为至少为 1 的行数，实为 0"):
+        attention(OK, OK, OK, rows=0)

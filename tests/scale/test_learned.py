@@ -1,0 +1,97 @@
+"""Learned scales: their start, their shapes, and that they learn."""
+
+import pytest
+import torch
+
+from isotherm.errors import ArgumentError
+from isotherm.scale import Cosine, PerDim, PerHead, Rule, ScalableSoftmax, Sinks, Site, value
+
+BATCH, HEADS, QUERIES, DIM = 2, 3, 5, 7
+
+
+def site() -> Site:
+    return Site(DIM, HEADS, torch.arange(QUERIES), torch.arange(1, QUERIES + 1).view(1, 1, -1))
+
+
+@pytest.mark.parametrize("rule", [PerHead(), PerDim()], ids=str)
+def test_left_out_it_is_one_over_sqrt_d(rule: Rule) -> None:
+    assert value(rule, 64, 11) == pytest.approx(0.125, rel=1e-15)
+
+
+def test_per_dim_at_zero_is_one_over_sqrt_d() -> None:
+    assert value(PerDim(torch.zeros(64, dtype=torch.float64)), 64, 11) == pytest.approx(0.125, rel=1e-12)
+
+
+def test_per_dim_by_hand() -> None:
+    """softplus(1) = ln(1 + e) = 1.3132616875; ÷ ln 2 = 1.8946361; ÷ √4 = 0.94731806."""
+    rule = PerDim(torch.tensor([0.0, 1.0, 0.0, 0.0], dtype=torch.float64))
+    multiplier = rule.resolve(Site.single(4, 11)).multiplier
+    assert isinstance(multiplier, torch.Tensor)
+    assert multiplier.tolist() == pytest.approx([0.5, 0.94731806, 0.5, 0.5], rel=1e-7)
+    assert value(rule, 4, 11) is None, "four different numbers are not one"
+
+
+def test_per_head_scales_each_head_by_its_own_number() -> None:
+    q = torch.randn(BATCH, HEADS, QUERIES, DIM)
+    scaled, _ = PerHead(torch.tensor([2.0, 3.0, 5.0])).resolve(site()).apply(q, q)
+    for head, factor in enumerate([2.0, 3.0, 5.0]):
+        torch.testing.assert_close(scaled[:, head], q[:, head] * factor)
+
+
+def test_per_dim_scales_each_dimension_by_its_own_number() -> None:
+    q = torch.ones(BATCH, HEADS, QUERIES, DIM, dtype=torch.float64)
+    weight = torch.linspace(-1, 1, DIM, dtype=torch.float64)
+    scaled, _ = PerDim(weight).resolve(site()).apply(q, q)
+    expected = torch.log1p(weight.exp()) / (0.6931471805599453 * DIM**0.5)
+    torch.testing.assert_close(scaled[1, 2, 3], expected)
+
+
+@pytest.mark.parametrize(
+    ("build", "size"),
+    [
+        pytest.param(PerHead, HEADS, id="per-head"),
+        pytest.param(PerDim, DIM, id="per-dim"),
+        pytest.param(ScalableSoftmax, HEADS, id="ssmax"),
+        pytest.param(Cosine, HEADS, id="cosine"),
+    ],
+)
+def test_gradient_reaches_every_entry(build: type[Rule], size: int) -> None:
+    parameter = torch.nn.Parameter(torch.full((size,), 0.5))
+    q = torch.ones(BATCH, HEADS, QUERIES, DIM)
+    scaled, _ = build(parameter).resolve(site()).apply(q, q)  # type: ignore[call-arg]
+    scaled.sum().backward()
+    assert parameter.grad is not None
+    assert (parameter.grad != 0).all()
+
+
+def test_gradient_reaches_the_sinks() -> None:
+    parameter = torch.nn.Parameter(torch.zeros(HEADS))
+    sink = Sinks(parameter).resolve(site()).sink
+    assert sink is not None
+    sink.sum().backward()
+    assert parameter.grad is not None
+    assert parameter.grad.tolist() == [1, 1, 1]
+
+
+@pytest.mark.parametrize(
+    ("build", "argument"),
+    [
+        pytest.param(PerHead, "scale", id="per-head"),
+        pytest.param(PerDim, "weight", id="per-dim"),
+        pytest.param(ScalableSoftmax, "s", id="ssmax"),
+        pytest.param(Cosine, "logit_scale", id="cosine"),
+        pytest.param(Sinks, "alpha", id="sinks"),
+    ],
+)
+def test_wrong_tensors_are_named(build: type[Rule], argument: str) -> None:
+    for bad in (torch.ones(3, 5), torch.ones(3, dtype=torch.int64)):
+        with pytest.raises(ArgumentError, match=rf"^{argument}: expected a floating-point tensor of shape \[n\]"):
+            build(bad)  # type: ignore[call-arg]
+    with pytest.raises(ArgumentError, match=rf"^{argument}: .* got torch.float32 \[11\]"):
+        build(torch.ones(11)).resolve(site())  # type: ignore[call-arg]
+
+
+@pytest.mark.parametrize("build", [PerHead, PerDim])
+def test_a_number_is_not_a_learned_tensor(build: type[Rule]) -> None:
+    with pytest.raises(ArgumentError, match="floating-point tensor"):
+        build(0.125)  # type: ignore[call-arg]

@@ -1,0 +1,174 @@
+"""`RowStats` against definitions written a second time, in numpy and in 50 digits."""
+
+import math
+
+import mpmath
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+
+from isotherm.errors import ArgumentError
+from isotherm.stats import STATISTICS, RowStats
+
+NATS = ("lse", "max_logit", "logit_mean", "logit_std", "entropy")
+SHARES = ("top1", "collision", "jacobian_trace", "jacobian_max", "sink", "entropy_fraction")
+
+rows_of_logits = hnp.arrays(
+    np.float32,
+    hnp.array_shapes(min_dims=2, max_dims=2, min_side=1, max_side=13),
+    elements=st.floats(-1e4, 1e4, width=32),
+)
+
+
+def oracle(s: np.ndarray) -> dict[str, np.ndarray]:
+    """Every statistic of rows s [R, n], straight from its definition, in float64."""
+    s = s.astype(np.float64)
+    peak = s.max(-1, keepdims=True)
+    p = np.exp(s - peak) / np.exp(s - peak).sum(-1, keepdims=True)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        entropy = -np.where(p > 0, p * np.log(p), 0).sum(-1)
+        fraction = entropy / math.log(s.shape[-1]) if s.shape[-1] > 1 else np.full(len(s), np.nan)
+    jacobian = np.stack([np.diag(row) - np.outer(row, row) for row in p])
+    return {
+        "n": np.full(len(s), s.shape[-1]),
+        "lse": peak[:, 0] + np.log(np.exp(s - peak).sum(-1)),
+        "max_logit": peak[:, 0],
+        "top1": p.max(-1),
+        "logit_mean": s.mean(-1),
+        "logit_std": s.std(-1),
+        "entropy": entropy,
+        "entropy_fraction": fraction,
+        "collision": (p**2).sum(-1),
+        "n_eff": 1 / (p**2).sum(-1),
+        "jacobian_trace": np.trace(jacobian, axis1=1, axis2=2),
+        "jacobian_max": np.abs(jacobian).max((1, 2)),
+        "sink": p[:, 0],
+    }
+
+
+def close(stats: RowStats, expected: dict[str, np.ndarray], tolerance: float = 1e-5) -> None:
+    for name, want in expected.items():
+        got = getattr(stats, name).numpy().reshape(want.shape)
+        np.testing.assert_allclose(got, want, rtol=1e-9, atol=tolerance, equal_nan=True, err_msg=name)
+
+
+@given(rows_of_logits)
+def test_every_statistic_is_its_definition(s):
+    close(RowStats.from_logits(torch.from_numpy(s)), oracle(s), tolerance=1e-9)
+
+
+@given(rows_of_logits, st.integers(0, 13), st.integers(0, 13))
+def test_merging_blocks_of_keys_is_the_whole_in_any_order(s, a, b):
+    a, b = sorted((min(a, s.shape[1]), min(b, s.shape[1])))
+    parts = [
+        RowStats.from_logits(torch.from_numpy(s[:, x:y]), first_column=x) for x, y in ((0, a), (a, b), (b, s.shape[1]))
+    ]
+    x, y, z = parts
+    for merged in (x.merge(y).merge(z), x.merge(y.merge(z)), z.merge(x).merge(y), y.merge(z).merge(x)):
+        close(merged, oracle(s), tolerance=1e-8)
+
+
+def test_seeing_no_key_is_neutral_in_a_merge():
+    stats = RowStats.from_logits(torch.tensor([[1.0, 2.0, -3.0]]))
+    none = RowStats.none((1,))
+    for merged in (stats.merge(none), none.merge(stats)):
+        for name in STATISTICS:
+            assert torch.equal(getattr(merged, name), getattr(stats, name)), name
+
+
+@given(rows_of_logits, st.integers(-(2**12), 2**12))
+def test_adding_a_constant_to_every_logit_moves_only_lse_max_and_mean(s, shift):
+    s = np.round(s * 64) / 64  # on a grid, so that the shift itself is exact
+    still, moved = RowStats.from_logits(torch.from_numpy(s)), RowStats.from_logits(torch.from_numpy(s).double() + shift)
+    for name in (*SHARES, "entropy", "logit_std"):
+        torch.testing.assert_close(getattr(moved, name), getattr(still, name), rtol=1e-9, atol=1e-9, equal_nan=True)
+    for name in ("lse", "max_logit", "logit_mean"):
+        torch.testing.assert_close(getattr(moved, name) - shift, getattr(still, name), rtol=0, atol=1e-9)
+
+
+@given(rows_of_logits, st.randoms(use_true_random=False))
+def test_the_order_of_keys_matters_only_to_sink(s, random):
+    order = list(range(s.shape[1]))
+    random.shuffle(order)
+    stats, shuffled = RowStats.from_logits(torch.from_numpy(s)), RowStats.from_logits(torch.from_numpy(s[:, order]))
+    for name in (*NATS, "jacobian_trace", "collision"):
+        torch.testing.assert_close(getattr(shuffled, name), getattr(stats, name), rtol=1e-12, atol=1e-9)
+
+
+@pytest.mark.parametrize("gap", [0.5, 20.0, 60.0, 300.0])
+def test_a_closed_gate_keeps_its_digits(gap):
+    """1 − Σp² in 50 digits: at a gap of 60 it is 2e-26, where 1 − collision in float64 would give 0."""
+    with mpmath.workdps(200):
+        weights = [mpmath.e**x for x in (0, -mpmath.mpf(gap), -mpmath.mpf(gap) - 1)]
+        p = [w / sum(weights) for w in weights]
+        gate = float(1 - sum(x**2 for x in p))
+        entropy = float(-sum(x * mpmath.log(x) for x in p))
+    stats = RowStats.from_logits(torch.tensor([0.0, -gap, -gap - 1], dtype=torch.float64))
+    assert stats.jacobian_trace.item() == pytest.approx(gate, rel=1e-13, abs=0)
+    assert stats.entropy.item() == pytest.approx(entropy, rel=1e-13, abs=0)
+
+
+def test_hidden_keys_are_not_there():
+    s = torch.randn(5, 7, dtype=torch.float64)
+    visible = torch.rand(5, 7) > 0.4
+    visible[:, 3] = True
+    got = RowStats.from_logits(torch.where(visible, s, torch.nan), visible)
+    for row in range(5):
+        want = RowStats.from_logits(s[row, visible[row]])
+        for name in STATISTICS:
+            torch.testing.assert_close(getattr(got, name)[row], getattr(want, name), equal_nan=True)
+
+
+@pytest.mark.parametrize("alpha", [-700.0, -1.0, 0.0, 2.5, 700.0], ids=str)
+def test_a_sink_is_one_more_outcome_but_no_key(alpha):
+    s = torch.tensor([[0.3, -1.2, 2.0]], dtype=torch.float64)
+    stats = RowStats.from_logits(s).with_sink(torch.tensor(alpha))
+    both = oracle(np.append(s.numpy(), [[alpha]], axis=1))
+    for name in ("lse", "entropy", "collision", "jacobian_trace", "entropy_fraction"):
+        assert getattr(stats, name).item() == pytest.approx(both[name][0], rel=1e-12, abs=1e-15), name
+    keys = oracle(s.numpy())
+    for name in ("n", "max_logit", "logit_mean", "logit_std"):
+        assert getattr(stats, name).item() == pytest.approx(keys[name][0]), name
+    p = torch.softmax(torch.cat([s, torch.tensor([[alpha]], dtype=torch.float64)], -1), -1)[0, :3]
+    assert stats.top1.item() == pytest.approx(p.max().item(), rel=1e-12)
+    assert stats.sink.item() == pytest.approx(p[0].item(), rel=1e-12)
+    assert stats.jacobian_max.item() == pytest.approx((torch.diag(p) - p.outer(p)).abs().max().item(), rel=1e-9)
+
+
+def test_empty_and_invalid_rows_are_nan_and_left_out():
+    s = torch.tensor([[1.0, 2.0], [torch.nan, 1.0], [1.0, 1.0], [torch.inf, 0.0], [-torch.inf, 0.0]])
+    visible = torch.tensor([[True, True], [True, True], [False, False], [True, True], [True, True]])
+    stats = RowStats.from_logits(s.view(1, 1, 5, 2), visible.view(1, 1, 5, 2))
+    assert stats.empty[0, 0].tolist() == [False, False, True, False, False]
+    assert stats.invalid[0, 0].tolist() == [False, True, False, True, True]
+    for name in STATISTICS[1:]:
+        assert getattr(stats, name)[0, 0].isnan().tolist() == [False, True, True, True, True], name
+    summary = stats.summary("entropy")
+    assert (summary.rows.item(), summary.empty.item(), summary.invalid.item()) == (1, 1, 3)
+    assert summary.mean.item() == stats.entropy[0, 0, 0].item()
+
+
+def test_a_logit_too_large_for_half_precision_is_reported():
+    stats = RowStats.from_logits(torch.tensor([[70000.0, 0.0], [60000.0, 0.0]]))
+    assert stats.overflowing(torch.float16).tolist() == [True, False]
+    assert stats.overflowing(torch.bfloat16).tolist() == [False, False]
+
+
+def test_summary_is_numpys_quantiles_per_head():
+    stats = RowStats.from_logits(torch.randn(2, 3, 11, 7, dtype=torch.float64))
+    summary = stats.summary("jacobian_trace")
+    for head in range(3):
+        values = stats.jacobian_trace[:, head].numpy().ravel()
+        assert summary.mean[head].item() == pytest.approx(values.mean())
+        for name, fraction in (("p10", 0.1), ("p50", 0.5), ("p90", 0.9), ("min", 0), ("max", 1)):
+            assert getattr(summary, name)[head].item() == pytest.approx(np.quantile(values, fraction)), name
+    assert summary.label == "exact"
+    assert summary.interval.tolist() == [0, 0, 0]
+
+
+def test_an_unknown_statistic_is_refused_by_name():
+    with pytest.raises(ArgumentError, match=r"statistic: expected one of n, lse, .* got 'temperature'"):
+        RowStats.none((1, 1, 1)).summary("temperature")
