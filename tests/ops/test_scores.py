@@ -14,7 +14,7 @@ SCORES = {
     "multiplicative": lambda: Multiplicative(DIM, DIM, UNITS),
     "scaled multiplicative": lambda: Multiplicative(DIM, DIM, UNITS, InverseSqrt()),
     "dot": lambda: Dot(NoScale()),
-    "scaled dot": lambda: Dot(),
+    "scaled dot": Dot,
 }
 
 

@@ -1,0 +1,279 @@
+"""What a check-up found, as plain data: no tensors, JSON in and out, the same on every machine.
+
+`health` fills these in, `report` shows them, and neither needs to know the other. `SCHEMA` names the format; it changes
+when a field changes its meaning or goes away.
+"""
+
+import dataclasses
+import types
+import typing
+from dataclasses import dataclass
+from math import isfinite
+from typing import Any, Literal, TypeVar, get_args, get_origin
+
+from isotherm.errors import ArgumentError
+from isotherm.language import Text
+
+SCHEMA = "isotherm.check/1"
+
+State = Literal["balanced", "saturated", "diffuse", "sink", "invalid", "empty"]
+Severity = Literal["error", "warning", "note"]
+Kind = Literal["self", "cross"]
+Record = TypeVar("Record")
+
+
+@dataclass(frozen=True)
+class Spread:
+    """One statistic over the rows of a head."""
+
+    mean: float | None
+    p10: float | None
+    p50: float | None
+    p90: float | None
+
+
+@dataclass(frozen=True)
+class HeadDetail:
+    """Finer pictures of a head. Histograms count rows in equal bins of [0, 1]; `position_*` are means over equal
+    stretches of the sequence, first to last, None where a stretch has no valid row."""
+
+    gate_histogram: tuple[int, ...]
+    entropy_histogram: tuple[int, ...]
+    position_gate: tuple[float | None, ...]
+    position_entropy: tuple[float | None, ...]
+
+
+@dataclass(frozen=True)
+class HeadStats:
+    """One head of one layer. `sink` is the mean probability of the first visible key; None where no row is valid."""
+
+    head: int
+    state: State
+    entropy: Spread
+    entropy_fraction: Spread
+    jacobian_trace: Spread
+    top1: Spread
+    n_eff: Spread
+    max_logit: float | None
+    logit_std: float | None
+    sink: float | None
+    rows: int
+    empty: int
+    invalid: int
+    label: Literal["exact", "sampled"]
+    predicted_gate: float | None
+    predicted_entropy_fraction: float | None
+    detail: HeadDetail | None = None
+
+
+@dataclass(frozen=True)
+class ScaleAudit:
+    """The multiplier between the projections' q·k and the logits: handed to the kernel, measured, declared.
+
+    `agrees` is None where one of the two sides could not be had; `note` then says why.
+    """
+
+    passed: float | None
+    effective: float | None
+    declared: float | None
+    rule: str
+    source: str
+    agrees: bool | None
+    note: Text | None = None
+
+
+@dataclass(frozen=True)
+class Advice:
+    """What would bring a layer's logit spread to its target, and how to do that here."""
+
+    spread: float
+    target: float
+    factor: float
+    how: Text
+
+
+@dataclass(frozen=True)
+class Layer:
+    """One attention layer. `keys` is the largest number of visible keys a row had."""
+
+    index: int
+    name: str
+    kind: Kind
+    heads: int
+    kv_heads: int
+    head_dim: int
+    keys: int
+    implementation: str
+    scale: ScaleAudit
+    head_stats: tuple[HeadStats, ...]
+    advice: Advice | None = None
+
+
+@dataclass(frozen=True)
+class Finding:
+    """Something a person should act on. `threshold` says where the limit comes from."""
+
+    code: str
+    severity: Severity
+    layer: int | None
+    head: int | None
+    message: Text
+    evidence: dict[str, float | str | None]
+    advice: Text
+    threshold: Text
+
+
+@dataclass(frozen=True)
+class WhatIfLayer:
+    """One layer replayed under another rule: medians over heads and rows, and the largest logit."""
+
+    index: int
+    entropy_fraction: float | None
+    jacobian_trace: float | None
+    gate_p10: float | None
+    max_logit: float | None
+
+
+@dataclass(frozen=True)
+class WhatIf:
+    """Every layer replayed under one rule; `rule` is what `isotherm rules` calls it, "as is" for the present one."""
+
+    rule: str
+    layers: tuple[WhatIfLayer, ...]
+
+
+@dataclass(frozen=True)
+class Context:
+    """What a longer context would do: predicted entropy fraction at each length, as is and with a log-n factor."""
+
+    length: int
+    seen: int
+    entropy_fraction_now: float | None
+    entropy_fraction_then: float | None
+    factor: float
+    message: Text
+
+
+@dataclass(frozen=True)
+class Unseen:
+    """An attention module that ran, or should have, and could not be looked into."""
+
+    name: str
+    module: str
+    why: Text
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Two implementations of the same model on the same batch: the largest difference of any layer's statistics."""
+
+    implementations: tuple[str, str]
+    layer: int | None
+    statistic: str
+    difference: float
+    tolerance: float
+    agree: bool
+
+
+@dataclass(frozen=True)
+class Subject:
+    """What was checked. `origin` says where the weights came from."""
+
+    name: str
+    architecture: str
+    origin: str
+    parameters: int
+    dtype: str
+    device: str
+    tokens: int
+    batch: int
+    at_initialisation: bool
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What the check-up cost: all of it, one plain forward of the model, and the most memory this process has held."""
+
+    seconds: float
+    model_seconds: float
+    peak_mib: float
+
+
+@dataclass(frozen=True)
+class CheckRecord:
+    """A whole check-up."""
+
+    schema: str
+    created: str
+    model: Subject
+    versions: dict[str, str]
+    layers: tuple[Layer, ...]
+    findings: tuple[Finding, ...]
+    what_if: tuple[WhatIf, ...]
+    comparisons: tuple[Comparison, ...]
+    unseen: tuple[Unseen, ...]
+    cost: Cost
+    context: Context | None = None
+
+
+def to_plain(record: object) -> Any:
+    """Dataclasses as dicts, tuples as lists, NaN and Inf as None: what `json.dumps` takes as it is."""
+    if isinstance(record, Text):
+        return {"en": record.en, "zh": record.zh}
+    if dataclasses.is_dataclass(record) and not isinstance(record, type):
+        return {field.name: to_plain(getattr(record, field.name)) for field in dataclasses.fields(record)}
+    if isinstance(record, dict):
+        return {key: to_plain(value) for key, value in record.items()}
+    if isinstance(record, (list, tuple)):
+        return [to_plain(value) for value in record]
+    if isinstance(record, float) and not isfinite(record):
+        return None
+    return record
+
+
+def from_plain(kind: type[Record], data: Any, where: str = "report") -> Record:
+    """The inverse of `to_plain`; an `ArgumentError` names the field that does not fit."""
+    if kind is Text or dataclasses.is_dataclass(kind):
+        if not isinstance(data, dict):
+            raise ArgumentError(where, Text("an object", "对象"), got=type(data).__name__)
+        hints = typing.get_type_hints(kind)
+        values = {}
+        for field in dataclasses.fields(kind):  # type: ignore[arg-type]
+            if field.name in data:
+                values[field.name] = from_plain(hints[field.name], data[field.name], f"{where}.{field.name}")
+            elif field.default is dataclasses.MISSING:
+                raise ArgumentError(f"{where}.{field.name}", Text("a value", "一个值"), got="nothing")
+        return kind(**values)
+    return typing.cast(Record, _value(kind, data, where))
+
+
+def _value(kind: Any, data: Any, where: str) -> Any:
+    origin, arguments = get_origin(kind), get_args(kind)
+    if origin is types.UnionType or origin is typing.Union:
+        if data is None and type(None) in arguments:
+            return None
+        wanted = [argument for argument in arguments if argument is not type(None)]
+        if len(wanted) == 1:
+            return from_plain(wanted[0], data, where)
+        matching = [argument for argument in wanted if _fits(argument, data)]
+        if matching:
+            return from_plain(matching[0], data, where)
+    elif origin is tuple and isinstance(data, list):
+        kinds = [arguments[0]] * len(data) if arguments[-1] is Ellipsis else list(arguments)
+        if len(kinds) == len(data):
+            return tuple(from_plain(kinds[i], value, f"{where}[{i}]") for i, value in enumerate(data))
+    elif origin is dict and isinstance(data, dict):
+        return {key: from_plain(arguments[1], value, f"{where}.{key}") for key, value in data.items()}
+    elif origin is Literal:
+        if data in arguments:
+            return data
+        raise ArgumentError(where, Text(f"one of {arguments}", f"{arguments} 之一"), got=repr(data))
+    elif _fits(kind, data):
+        return float(data) if kind is float else data
+    raise ArgumentError(where, Text(f"{kind}", f"{kind}"), got=repr(data)[:60])
+
+
+def _fits(kind: Any, data: Any) -> bool:
+    if kind is float:
+        return isinstance(data, (int, float)) and not isinstance(data, bool)
+    return type(data) is kind
