@@ -36,8 +36,14 @@ def imports(path: Path, source: str) -> set[str]:
         elif isinstance(node, ast.ImportFrom):
             base = package[: len(package) - node.level + 1] if node.level else []
             module = ".".join([*base, *([node.module] if node.module else [])])
-            found |= {f"isotherm.{alias.name}" for alias in node.names} if module == "isotherm" else {module}
+            found |= {_home(alias.name) for alias in node.names} if module == "isotherm" else {module}
     return {name for name in found if name.split(".")[0] == "isotherm"}
+
+
+def _home(name: str) -> str:
+    """What `from isotherm import name` reads: a part, or the façade itself."""
+    is_part = (SOURCE / name).is_dir() or (SOURCE / f"{name}.py").exists()
+    return f"isotherm.{name}" if is_part else "isotherm"
 
 
 def wrong_arrows(path: Path, source: str) -> list[str]:

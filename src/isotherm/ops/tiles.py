@@ -38,7 +38,8 @@ class Chunk:
     @cached_property
     def height(self) -> int:
         """Queries per tile."""
-        return max(LEAST_HEIGHT, min(KEYS, TILE // (KEYS * self.k.shape[0] * self.problem.groups)))
+        width = max(1, min(KEYS, self.k.shape[1]))
+        return max(LEAST_HEIGHT, min(KEYS, TILE // (width * self.k.shape[0] * self.problem.groups)))
 
     @cached_property
     def scratch(self) -> tuple[Tensor, Tensor]:
@@ -140,7 +141,9 @@ class Chunk:
 
 
 def chunks(problem: Problem) -> Iterator[Chunk]:
-    """The problem's heads, a few at a time."""
+    """The problem's heads, a few at a time: more of them where a head's whole matrix is smaller than a tile."""
     pairs = problem.k.shape[0] * problem.k.shape[1]
-    step = max(1, HEADS // problem.groups)
+    matrix = min(KEYS, problem.q.shape[2]) * min(KEYS, problem.k.shape[2])
+    heads = max(HEADS, TILE // max(1, matrix))
+    step = max(1, heads // problem.groups)
     return (Chunk(problem, slice(start, min(start + step, pairs))) for start in range(0, pairs, step))

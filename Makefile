@@ -1,0 +1,39 @@
+# make demo and make test need nothing but Python 3.11 or newer: each sets up its own .venv first.
+PYTHON ?= python3
+BIN := .venv/bin
+READY := .venv/.ready
+
+.PHONY: demo test lint bench test-gpu clean
+
+demo: $(READY)  ## the main job on its embedded default
+	@$(BIN)/isotherm demo
+
+test: $(READY) lint  ## everything that must hold
+	@echo "== tests"
+	@$(BIN)/python -m pytest
+
+lint: $(READY)  ## style and types
+	@echo "== style"
+	@$(BIN)/ruff check --quiet .
+	@$(BIN)/ruff format --check --quiet .
+	@echo "== types"
+	@$(BIN)/mypy
+
+bench: $(READY)  ## time and memory against PyTorch's own kernel, as tidy rows
+	@$(BIN)/python benchmarks/attention_cpu.py
+
+test-gpu: $(READY)  ## the same kernels on a CUDA device
+	@$(BIN)/python -m pytest -m gpu
+
+clean:
+	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis out
+
+# Re-made only when what it depends on changes; a half-made environment has no stamp and is made again.
+$(READY): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+		{ echo "isotherm needs Python 3.11 or newer; $(PYTHON) is older. Try: make PYTHON=python3.12 demo" >&2; exit 2; }
+	@echo "== setting up .venv (once; a few minutes)"
+	@test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --upgrade pip
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[demo,dev]'
+	@touch $(READY)

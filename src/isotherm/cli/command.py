@@ -1,0 +1,113 @@
+"""Click commands that speak both languages: help is a `Text`, shown in the language of the moment."""
+
+from collections.abc import Callable
+from typing import Any
+
+import click
+
+from isotherm import language
+from isotherm.language import LANGUAGES, Text
+
+USAGE = Text("Usage:", "用法：")
+OPTIONS = Text("Options", "选项")
+COMMANDS = Text("Commands", "命令")
+
+
+class Option(click.Option):
+    """An option whose help is a `Text`."""
+
+    def __init__(self, *args: Any, text: Text, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.text = text
+
+    def get_help_record(self, ctx: click.Context) -> tuple[str, str] | None:
+        """The option's line of the help page."""
+        self.help = str(self.text)
+        return super().get_help_record(ctx)
+
+
+class _Speaking(click.Command):
+    """What commands and groups share: headings and `--help` in the language of the moment."""
+
+    text: Text
+
+    def format_usage(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """The first line of the help page."""
+        formatter.write_usage(ctx.command_path, " ".join(self.collect_usage_pieces(ctx)), prefix=f"{USAGE} ")
+
+    def format_help_text(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """What the command is for."""
+        self.help = str(self.text)
+        super().format_help_text(ctx, formatter)
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """The options, one a line."""
+        rows = [row for option in self.get_params(ctx) if (row := option.get_help_record(ctx)) is not None]
+        with formatter.section(str(OPTIONS)):
+            formatter.write_dl(rows)
+
+    def get_help_option(self, ctx: click.Context) -> click.Option | None:
+        """`--help`."""
+        option = super().get_help_option(ctx)
+        if option is not None:
+            option.help = str(Text("Show this message and exit.", "显示本帮助并退出。"))
+        return option
+
+    def get_short_help_str(self, limit: int = 45) -> str:
+        """The command's line in the list of commands."""
+        return str(self.text).split("\n", maxsplit=1)[0][: max(limit, 100)]
+
+
+class Command(_Speaking):
+    """One verb."""
+
+    def __init__(self, *args: Any, text: Text, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.text = text
+
+
+class Group(_Speaking, click.Group):
+    """The program itself: a list of verbs."""
+
+    def __init__(self, *args: Any, text: Text, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.text = text
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """The options, then the verbs in the order they were added."""
+        super().format_options(ctx, formatter)
+        with formatter.section(str(COMMANDS)):
+            formatter.write_dl([(name, command.get_short_help_str(100)) for name, command in self.commands.items()])
+
+    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002
+        """The verbs in the order they were added."""
+        return list(self.commands)
+
+
+def option(*names: str, text: Text, **attributes: Any) -> Callable[[Any], Any]:
+    """Like `click.option`, with help in both languages."""
+    return click.option(*names, cls=Option, text=text, **attributes)
+
+
+def command(name: str, text: Text) -> Callable[[Callable[..., Any]], Command]:
+    """A verb; every verb takes `--lang`."""
+
+    def make(function: Callable[..., Any]) -> Command:
+        verb: Command = click.command(name, cls=Command, text=text)(lang(function))
+        return verb
+
+    return make
+
+
+def lang(function: Callable[..., Any]) -> Callable[..., Any]:
+    """`--lang`, which sets the language of the process."""
+
+    def choose(ctx: click.Context, parameter: click.Parameter, value: Any) -> None:  # noqa: ARG001
+        if value is not None:
+            language.choose(value)
+
+    text = Text("Language of messages (default: from the locale).", "消息的语言（默认取自系统区域设置）。")
+    made: Callable[..., Any] = option(
+        "--lang", type=click.Choice(LANGUAGES), callback=choose, expose_value=False, is_eager=True, text=text
+    )(function)
+    return made

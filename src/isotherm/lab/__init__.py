@@ -1,0 +1,1 @@
+"""Experiments that can refute what they set out to show."""

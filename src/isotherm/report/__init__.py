@@ -1,0 +1,8 @@
+"""What a check-up found, for people: a terminal, one HTML file, a pull request, two check-ups side by side.
+
+Everything here reads a `CheckRecord` and needs no torch. Words are in `words` and `page_words`, in both languages;
+`summary` derives what several views show; each view is a module:
+
+    terminal.show(record, console, language)        html.write_html(record, path, language)
+    markdown.to_markdown(record, language)          compare.compare(before, after)
+"""

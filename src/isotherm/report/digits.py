@@ -1,0 +1,64 @@
+"""Numbers and names as a person reads them: three digits, no surprises, nothing that could steer a terminal."""
+
+from math import floor, isfinite, isnan, log10
+from unicodedata import category
+
+NOTHING = "–"
+
+
+def number(value: float | None, digits: int = 3) -> str:
+    """A number with this many significant digits; a dash where there is none.
+
+    >>> number(0.12512), number(3.1e-5), number(65504.0), number(None), number(float("inf"))
+    ('0.125', '3.1e-5', '65504', '–', '∞')
+    """
+    if value is None or isnan(value):
+        return NOTHING
+    if not isfinite(value):
+        return "∞" if value > 0 else "−∞"
+    if value == 0:
+        return "0"
+    size = abs(value)
+    if size < 1e-3 or size >= 1e6:
+        mantissa, exponent = f"{size:.{digits - 1}e}".split("e")
+        mantissa = mantissa.rstrip("0").rstrip(".")
+        text = f"{mantissa}e{int(exponent)}"
+    else:
+        places = max(digits - 1 - floor(log10(size)), 0)
+        text = f"{size:.{places}f}"
+        text = text.rstrip("0").rstrip(".") if "." in text and places > digits - 1 else text
+    return f"−{text}" if value < 0 else text
+
+
+def compact(value: float | None, digits: int = 4) -> float | int | None:
+    """A number rounded for JSON: few digits, whole numbers without a point, None for what is not a number."""
+    if value is None or not isfinite(value):
+        return None
+    rounded = float(f"{value:.{digits}g}")
+    return int(rounded) if rounded == int(rounded) and abs(rounded) < 1e9 else rounded
+
+
+def thousands(count: int) -> str:
+    """4,096."""
+    return f"{count:,}"
+
+
+def magnitude(count: int) -> str:
+    """How many parameters, roughly.
+
+    >>> magnitude(124_439_808), magnitude(70_000_000_000), magnitude(512)
+    ('124 M', '70 B', '512')
+    """
+    for size, letter in ((10**9, "B"), (10**6, "M"), (10**3, "k")):
+        if count >= size:
+            return f"{count / size:.3g} {letter}"
+    return str(count)
+
+
+def printable(name: str, limit: int = 200) -> str:
+    """A name from someone's model on one line: control characters and half surrogates shown as a box, the middle cut
+    where it is longer than `limit`."""
+    clean = "".join("□" if category(letter) in {"Cc", "Cs", "Cf", "Zl", "Zp"} else letter for letter in name)
+    if len(clean) <= limit:
+        return clean
+    return f"{clean[: limit // 2]}…{clean[len(clean) - (limit - limit // 2 - 1) :]}"

@@ -1,0 +1,50 @@
+"""The atlas as plain numbers and sentences, for a person or a program to read."""
+
+from isotherm.record import RuleLine, RulePage
+from isotherm.scale.registry import ATLAS, Entry, find, parse
+from isotherm.scale.rule import factors, value
+
+DIMENSIONS = (32, 64, 128, 256)
+LENGTHS = (128, 1024, 8192, 65536)
+
+
+def atlas() -> tuple[RuleLine, ...]:
+    """Every rule, in the atlas's order."""
+    return tuple(_line(entry) for entry in ATLAS.values())
+
+
+def explain(name: str) -> RulePage:
+    """A rule by its name, or as `parse` reads it; `ArgumentError` with the nearest names if there is none."""
+    entry = find(name) if _is_a_name(name) else None
+    if entry is not None and entry.example is None:
+        return RulePage(entry.name, (_line(entry),), DIMENSIONS, LENGTHS, ())
+    rule = entry.example if entry is not None and entry.example is not None else parse(name)
+    grid = tuple(tuple(value(rule, d, n) for n in LENGTHS) for d in DIMENSIONS)
+    lines = tuple(_line(ATLAS[factor.name]) for factor in factors(rule) if factor.name in ATLAS)
+    return RulePage(str(rule), lines, DIMENSIONS, LENGTHS, grid)
+
+
+def _is_a_name(text: str) -> bool:
+    """Whether this can only be meant as a name: no values, no product, no number."""
+    if text.strip().lower() in ATLAS:
+        return True
+    try:
+        parse(text)
+    except ValueError:
+        return not set(text) & set(":*")
+    return False
+
+
+def _line(entry: Entry) -> RuleLine:
+    return RuleLine(
+        name=entry.name,
+        formula=entry.formula,
+        fold=entry.fold.name,
+        acts=entry.fold.value,
+        sentence=entry.sentence,
+        citation=entry.citation,
+        config_keys=entry.config_keys,
+        where=entry.where,
+        example=entry.name if entry.example is None else str(entry.example),
+        multiplier_at_d64_n1024=None if entry.example is None else value(entry.example, 64, 1024),
+    )
