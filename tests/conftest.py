@@ -1,10 +1,12 @@
 import os
+import threading
 
 import hypothesis
 import pytest
 import torch
 
 from isotherm import language
+from isotherm.ops import tiles
 
 hypothesis.settings.register_profile("isotherm", deadline=None, derandomize=True, max_examples=60)
 hypothesis.settings.load_profile("isotherm")
@@ -22,6 +24,7 @@ def english(monkeypatch: pytest.MonkeyPatch):
 @pytest.fixture
 def poisoned_memory():
     """Fills uninitialised memory with NaN, so that a kernel that reads what it never wrote is found out."""
+    tiles._rooms = threading.local()  # else scratch memory would hold an earlier call's numbers
     torch.use_deterministic_algorithms(True)
     torch.utils.deterministic.fill_uninitialized_memory = True
     yield

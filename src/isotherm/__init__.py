@@ -14,16 +14,19 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from isotherm import errors, ops, scale, softmax, stats, theory
+    from isotherm.checkup import Report, check
     from isotherm.ops import AttentionResult, attention
     from isotherm.stats import RowStats, Summary
 
 __version__ = "0.1.0"
 __all__ = [
     "AttentionResult",
+    "Report",
     "RowStats",
     "Summary",
     "__version__",
     "attention",
+    "check",
     "errors",
     "ops",
     "scale",
@@ -32,7 +35,14 @@ __all__ = [
     "theory",
 ]
 
-_HOME = {"AttentionResult": "ops", "attention": "ops", "RowStats": "stats", "Summary": "stats"}
+_HOME = {
+    "AttentionResult": "ops",
+    "attention": "ops",
+    "Report": "checkup",
+    "check": "checkup",
+    "RowStats": "stats",
+    "Summary": "stats",
+}
 
 
 def __getattr__(name: str) -> object:

@@ -2,6 +2,7 @@
 
 IsothermError
 ├── ArgumentError     a call was made with something it cannot take; names the argument
+├── InputError        a model, text or file that cannot be read; names it
 └── UnsupportedError  a named implementation does not do what was asked; names both
 
 All of them end a command with exit code 2 and one line on standard error, never a traceback.
@@ -32,6 +33,17 @@ class ArgumentError(IsothermError, ValueError):
         self.argument = argument
         template = Text("{argument}: expected {expected}, got {got}", "{argument}：应为{expected}，实为 {got}")
         super().__init__(template.format(argument=argument, expected=expected, got=got))
+
+
+class InputError(IsothermError):
+    """Something to be read that cannot be.
+
+    >>> str(InputError("notes.txt", Text("not UTF-8", "不是 UTF-8 文本")))
+    'notes.txt: not UTF-8'
+    """
+
+    def __init__(self, what: object, why: Text) -> None:
+        super().__init__(Text("{what}: {why}", "{what}：{why}").format(what=what, why=why))
 
 
 class UnsupportedError(IsothermError, NotImplementedError):

@@ -9,7 +9,7 @@ and never hold the row. Two choices keep the digits:
   for ln r in float32.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
 from math import sqrt
 from typing import Any, Literal
@@ -249,13 +249,16 @@ class RowStats:
 
     def summary(self, statistic: str) -> "Summary":
         """Mean, quantiles and extremes of one statistic per head, empty and invalid rows left out."""
-        if statistic not in STATISTICS:
-            raise ArgumentError(
-                "statistic",
-                Text(f"one of {', '.join(STATISTICS)}", f"{'、'.join(STATISTICS)} 之一"),
-                got=repr(statistic),
-            )
-        return Summary.of(self, getattr(self, statistic).double())
+        return self.summaries((statistic,))[statistic]
+
+    def summaries(self, statistics: Sequence[str]) -> dict[str, "Summary"]:
+        """Several summaries at once, for the price of one."""
+        for name in statistics:
+            if name not in STATISTICS:
+                expected = Text(f"one of {', '.join(STATISTICS)}", f"{'、'.join(STATISTICS)} 之一")
+                raise ArgumentError("statistic", expected, got=repr(name))
+        values = torch.stack([getattr(self, name).double() for name in statistics])
+        return dict(zip(statistics, Summary.of(self, values), strict=True))
 
     def map(self, change: Callable[[Tensor], Tensor]) -> "RowStats":
         """The same statistics with every per-row tensor passed through `change` (a reshape, a slice, a move)."""
@@ -289,6 +292,9 @@ def _rebase(part: RowStats, peak: Tensor) -> _Rebased:
     return _Rebased(top, part.rest * top, part.rest2 * top.square(), top * (part.cross + shift * (1 + part.rest)))
 
 
+QUANTILES = (0.1, 0.5, 0.9, 0.0, 1.0)
+
+
 @dataclass(frozen=True)
 class Summary:
     """One statistic over many rows, per head: tensors [Hq], NaN where a head has no valid row.
@@ -309,40 +315,45 @@ class Summary:
     label: Label
 
     @classmethod
-    def of(cls, stats: RowStats, values: Tensor) -> "Summary":
-        """Summarise `values` [B, Hq, R]."""
+    def of(cls, stats: RowStats, values: Tensor) -> list["Summary"]:
+        """Summaries of several statistics, `values` [N, B, Hq, R]."""
         left_out = stats.empty | stats.broken
-        flat = torch.where(left_out, torch.nan, values).transpose(0, 1).flatten(1)
-        ordered = flat.sort(-1).values  # NaN sorts last
-        rows = flat.isfinite().sum(-1)
-        mean = flat.nanmean(-1)
+        flat = torch.where(left_out, torch.nan, values).transpose(1, 2).flatten(2)
+        known = flat.isfinite()
+        rows = known.sum(-1)
+        mean = flat.nansum(-1) / rows
         spread = (flat - mean.unsqueeze(-1)).square().nansum(-1) / (rows - 1).clamp(min=1)
         seen = values.shape[-1] / stats.total_rows if stats.total_rows else 1.0
-        quantile = _quantiles(ordered, rows)
-        return cls(
-            mean=mean,
-            p10=quantile(0.1),
-            p50=quantile(0.5),
-            p90=quantile(0.9),
-            min=quantile(0.0),
-            max=quantile(1.0),
-            interval=1.96 * (spread / rows.clamp(min=1)).sqrt() * sqrt(max(0.0, 1 - seen)),
-            rows=rows,
-            empty=stats.empty.transpose(0, 1).flatten(1).sum(-1),
-            invalid=stats.invalid.transpose(0, 1).flatten(1).sum(-1),
-            label=stats.label,
-        )
+        interval = 1.96 * (spread / rows.clamp(min=1)).sqrt() * sqrt(max(0.0, 1 - seen))
+        quantiles = _quantiles(flat, rows)
+        empty, invalid = (bad.transpose(0, 1).flatten(1).sum(-1) for bad in (stats.empty, stats.invalid))
+        return [
+            cls(
+                mean=mean[i],
+                p10=quantiles[0, i],
+                p50=quantiles[1, i],
+                p90=quantiles[2, i],
+                min=quantiles[3, i],
+                max=quantiles[4, i],
+                interval=interval[i],
+                rows=rows[i],
+                empty=empty,
+                invalid=invalid,
+                label=stats.label,
+            )
+            for i in range(len(values))
+        ]
 
 
-def _quantiles(ordered: Tensor, rows: Tensor) -> Callable[[float], Tensor]:
-    """Linear interpolation between order statistics, over each head's first `rows` values."""
-
-    def quantile(fraction: float) -> Tensor:
-        if ordered.shape[-1] == 0:
-            return torch.full(ordered.shape[:-1], torch.nan, dtype=ordered.dtype, device=ordered.device)
-        at = fraction * (rows - 1).clamp(min=0).double()
-        below, above = at.floor().long(), at.ceil().long()
-        low, high = (ordered.gather(-1, index.unsqueeze(-1)).squeeze(-1) for index in (below, above))
-        return low + (high - low) * (at - below)
-
-    return quantile
+def _quantiles(flat: Tensor, rows: Tensor) -> Tensor:
+    """p10, p50, p90, least and largest of the known values along the last axis, interpolated between neighbours."""
+    fractions = torch.tensor(QUANTILES, dtype=flat.dtype, device=flat.device).view(-1, *(1,) * rows.dim())
+    if flat.shape[-1] == 0:
+        return torch.full((len(QUANTILES), *rows.shape), torch.nan, dtype=flat.dtype, device=flat.device)
+    ordered = flat.sort(-1).values  # NaN sorts last
+    at = fractions * (rows - 1).clamp(min=0)
+    below, above = at.floor().long(), at.ceil().long()
+    low, high = (
+        ordered.expand(len(QUANTILES), *ordered.shape).gather(-1, i.unsqueeze(-1)).squeeze(-1) for i in (below, above)
+    )
+    return low + (high - low) * (at - below)

@@ -38,12 +38,9 @@ def spread_about(random: Random, middle: float, width: float, top: float = 1.0) 
     return Spread(p50 * 0.97, max(p50 - width, 0.0) * random.uniform(0.85, 1), p50, min(p50 + width, top))
 
 
-def histogram_about(random: Random, middle: float, width: float, rows: int) -> tuple[int, ...]:
-    counts = [0] * BINS
-    for _ in range(200):
-        value = min(max(random.gauss(middle, width), 0.0), 0.9999)
-        counts[int(value * BINS)] += max(rows // 200, 1)
-    return tuple(counts)
+def histogram_about(middle: float, width: float, rows: int) -> tuple[int, ...]:
+    heights = [exp(-((((i + 0.5) / BINS - middle) / (width + 0.02)) ** 2)) for i in range(BINS)]
+    return tuple(round(rows * height / (sum(heights) + 1e-12)) for height in heights)
 
 
 def state_of(gate: float, entropy_fraction: float, sink: float) -> State:
@@ -67,9 +64,11 @@ def head_of(
     sink = max(sink, random.uniform(0.002, 0.06))
     width = 0.04 + 0.3 * ratio * exp(-ratio)
     detail = HeadDetail(
-        histogram_about(random, gate, width / 2, rows),
-        histogram_about(random, fraction, 0.06, rows),
-        tuple(min(gate * (0.55 + 0.45 * (i + 1) / STRETCHES) * random.uniform(0.96, 1.04), 1.0) for i in range(STRETCHES)),
+        histogram_about(gate, width / 2, rows),
+        histogram_about(fraction, 0.06, rows),
+        tuple(
+            min(gate * (0.55 + 0.45 * (i + 1) / STRETCHES) * random.uniform(0.96, 1.04), 1.0) for i in range(STRETCHES)
+        ),
         tuple(min(fraction * random.uniform(0.93, 1.07), 1.0) for _ in range(STRETCHES)),
     )
     return HeadStats(
@@ -116,7 +115,9 @@ def what_if_of(layers: tuple[Layer, ...], rules: tuple[str, ...]) -> tuple[WhatI
     return tuple(tables)
 
 
-def finding(code: str, severity: str, layer: int | None, head: int | None, en: str, zh: str, **evidence: object) -> Finding:
+def finding(
+    code: str, severity: str, layer: int | None, head: int | None, en: str, zh: str, **evidence: object
+) -> Finding:
     return Finding(
         code,
         severity,  # type: ignore[arg-type]
@@ -202,7 +203,10 @@ def gpt2() -> CheckRecord:
     for index in (3, 9):
         frozen = tuple(head_of(random, head, random.uniform(5, 12), 1024, 4096) for head in range(12))
         advice = Advice(
-            8.1, 1.4, 0.1728, Text("Pass scale=0.125 where the layer calls the kernel.", "在该层调用内核处传入 scale=0.125。")
+            8.1,
+            1.4,
+            0.1728,
+            Text("Pass scale=0.125 where the layer calls the kernel.", "在该层调用内核处传入 scale=0.125。"),
         )
         wrong = ScaleAudit(1.0, 1.0, 0.125, "inverse-sqrt", "config.scale_attn_weights", False)
         layers[index] = replace(layers[index], head_stats=frozen, scale=wrong, advice=advice)
@@ -211,7 +215,9 @@ def gpt2() -> CheckRecord:
     heads[2] = replace(heads[2], state="diffuse", entropy_fraction=Spread(0.99, 0.985, 0.991, 0.995))
     heads[7] = replace(heads[7], state="invalid", invalid=12, max_logit=65504.0)
     layers[6] = replace(layers[6], head_stats=tuple(heads))
-    unknown = ScaleAudit(1.0, None, None, "", "", None, Text("q·k could not be measured: keys are cached", "无法测得 q·k：键取自缓存"))
+    unknown = ScaleAudit(
+        1.0, None, None, "", "", None, Text("q·k could not be measured: keys are cached", "无法测得 q·k：键取自缓存")
+    )
     layers[11] = replace(layers[11], scale=unknown)
     findings = (
         *(
@@ -228,7 +234,16 @@ def gpt2() -> CheckRecord:
             )
             for index in (3, 9)
         ),
-        finding("values.invalid", "error", 6, 7, "12 rows hold NaN or Inf.", "有 12 行含 NaN 或 Inf。", rows=12.0, dtype="float16"),
+        finding(
+            "values.invalid",
+            "error",
+            6,
+            7,
+            "12 rows hold NaN or Inf.",
+            "有 12 行含 NaN 或 Inf。",
+            rows=12.0,
+            dtype="float16",
+        ),
         finding(
             "logits.large",
             "warning",
@@ -266,7 +281,9 @@ def gpt2() -> CheckRecord:
         unseen=(unseen,),
         context=context,
         what_if=what_if_of(tuple(layers), ("as is", "inverse-sqrt", "mup", "none", "log-n", "qk-norm")),
-        model=replace(record.model, architecture="GPT2LMHeadModel", parameters=124_439_808, dtype="float16", device="cuda:0"),
+        model=replace(
+            record.model, architecture="GPT2LMHeadModel", parameters=124_439_808, dtype="float16", device="cuda:0"
+        ),
     )
 
 
@@ -277,7 +294,9 @@ def giant(layers: int = 80, heads: int = 64, *, findings: int = 300) -> CheckRec
     )
     random, made = Random(13), list(record.layers)
     for index in range(0, layers, 17):
-        stats = tuple(replace(head_of(random, head, random.uniform(4, 9), 4096, 16384), label="sampled") for head in range(heads))
+        stats = tuple(
+            replace(head_of(random, head, random.uniform(4, 9), 4096, 16384), label="sampled") for head in range(heads)
+        )
         made[index] = replace(made[index], head_stats=stats, scale=audit(1.0, 128**-0.5))
     found = tuple(
         finding(
@@ -292,7 +311,12 @@ def giant(layers: int = 80, heads: int = 64, *, findings: int = 300) -> CheckRec
         )
         for number in range(findings)
     )
-    return replace(record, layers=tuple(made), findings=found, what_if=what_if_of(tuple(made), ("as is", "inverse-sqrt", "mup", "none")))
+    return replace(
+        record,
+        layers=tuple(made),
+        findings=found,
+        what_if=what_if_of(tuple(made), ("as is", "inverse-sqrt", "mup", "none")),
+    )
 
 
 ATTACK = "</script><script>alert(1)</script>"

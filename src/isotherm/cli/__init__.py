@@ -9,6 +9,7 @@ from collections.abc import Sequence
 import click
 
 from isotherm import __version__, language
+from isotherm.cli.check import check
 from isotherm.cli.command import Group, lang, option
 from isotherm.cli.demo import demo
 from isotherm.cli.mistakes import describe
@@ -37,7 +38,7 @@ def program() -> None:
     """Hold the verbs."""
 
 
-for verb in (rules, demo):
+for verb in (check, rules, demo):
     program.add_command(verb)
 
 

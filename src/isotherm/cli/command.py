@@ -42,7 +42,8 @@ class _Speaking(click.Command):
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """The options, one a line."""
-        rows = [row for option in self.get_params(ctx) if (row := option.get_help_record(ctx)) is not None]
+        options = [parameter for parameter in self.get_params(ctx) if isinstance(parameter, click.Option)]
+        rows = [row for option in options if (row := option.get_help_record(ctx)) is not None]
         with formatter.section(str(OPTIONS)):
             formatter.write_dl(rows)
 

@@ -163,7 +163,7 @@ def _facts(chunk: Chunk, s: Tensor, seen: Tensor | None, so_far: RowStats, start
         count = seen.sum(-1).double().expand(s.shape[:3])
         s = torch.where(seen, s, s.new_zeros(()), out=chunk.room(1, tuple(s.shape)))
     # float64 holds Σs² of logits up to 1e6 without a shift.
-    wide = chunk.wide(tuple(s.shape)).copy_(s)
+    wide = chunk.room(2, tuple(s.shape), torch.float64).copy_(s)
     mean = wide.sum(-1) / count.clamp(min=1)
     square = torch.linalg.vector_norm(wide, dim=-1).square()
     return _Facts(Moments(count, mean, (square - mean.square() * count).clamp(min=0)), first_key, first_logit)

@@ -16,10 +16,11 @@ class KeyMoments:
     def __init__(self, k: Tensor, block: int) -> None:
         """`k` [P, S, D]; keys with NaN or Inf count as 0 here, since their rows are marked invalid elsewhere."""
         self.block, self.keys = block, k.shape[1]
-        self.shift = _clean(k[:, :block]).mean(1)
+        clean = torch.Tensor.double if bool(k.sum().isfinite()) else _clean
+        self.shift = clean(k[:, :block]).mean(1)
         first, second = [torch.zeros_like(self.shift)], [self.shift.new_zeros(*self.shift.shape, k.shape[2])]
         for start in range(0, self.keys, block):
-            centred = _clean(k[:, start : start + block]) - self.shift.unsqueeze(1)
+            centred = clean(k[:, start : start + block]) - self.shift.unsqueeze(1)
             first.append(first[-1] + centred.sum(1))
             second.append(second[-1] + centred.mT @ centred)
         self.first, self.second = torch.stack(first), torch.stack(second)

@@ -1,5 +1,6 @@
 """How attention is cut into tiles: some heads × some queries × `KEYS` keys, small enough to stay in the cache."""
 
+import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
@@ -12,7 +13,7 @@ from isotherm.ops.problem import Problem
 
 KEYS = 512
 TILE = 1 << 20
-"""Entries of a tile at most: with two buffers of float32, 8 MiB."""
+"""Entries of a tile at most: two buffers of float32 and, for masked tiles, one of float64 are 16 MiB."""
 LEAST_HEIGHT = 16
 HEADS = 4
 """Heads worked on together: fewer, taller tiles multiply faster than many flat ones."""
@@ -40,17 +41,6 @@ class Chunk:
         """Queries per tile."""
         width = max(1, min(KEYS, self.k.shape[1]))
         return max(LEAST_HEIGHT, min(KEYS, TILE // (width * self.k.shape[0] * self.problem.groups)))
-
-    @cached_property
-    def scratch(self) -> tuple[Tensor, Tensor]:
-        """Memory for two tiles, used again for every tile."""
-        size = self.k.shape[0] * self.problem.groups * self.height * min(KEYS, self.k.shape[1])
-        return self.k.new_empty(size), self.k.new_empty(size)
-
-    @cached_property
-    def wide_scratch(self) -> Tensor:
-        """Memory for one tile in float64."""
-        return torch.empty_like(self.scratch[0], dtype=torch.float64)
 
     def row_blocks(self) -> Iterator[slice]:
         """The queries, a tile's height at a time."""
@@ -131,13 +121,21 @@ class Chunk:
             s.add_(self.part(self.problem.bias, rows, columns))
         return s
 
-    def room(self, which: int, shape: tuple[int, ...]) -> Tensor:
+    def room(self, which: int, shape: tuple[int, ...], dtype: torch.dtype | None = None) -> Tensor:
         """A scratch tile of this shape; its content is whatever was there."""
-        return self.scratch[which][: prod(shape)].view(shape)
+        return _scratch(which, prod(shape), dtype or self.k.dtype, self.k.device).view(shape)
 
-    def wide(self, shape: tuple[int, ...]) -> Tensor:
-        """A scratch tile in float64."""
-        return self.wide_scratch[: prod(shape)].view(shape)
+
+_rooms = threading.local()
+
+
+def _scratch(which: int, size: int, dtype: torch.dtype, device: torch.device) -> Tensor:
+    """Memory kept from call to call, a tile's worth: fresh pages cost as much as two passes over them."""
+    rooms, key = vars(_rooms), f"{which} {dtype} {device}"
+    if key not in rooms or rooms[key].numel() < size:
+        rooms[key] = torch.empty(size, dtype=dtype, device=device)
+    room: Tensor = rooms[key]
+    return room[:size]
 
 
 def chunks(problem: Problem) -> Iterator[Chunk]:

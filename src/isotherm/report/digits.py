@@ -9,8 +9,8 @@ NOTHING = "–"
 def number(value: float | None, digits: int = 3) -> str:
     """A number with this many significant digits; a dash where there is none.
 
-    >>> number(0.12512), number(3.1e-5), number(65504.0), number(None), number(float("inf"))
-    ('0.125', '3.1e-5', '65504', '–', '∞')
+    >>> number(0.12512), number(1.0), number(1.5), number(3.1e-5), number(65504.0), number(None)
+    ('0.125', '1', '1.50', '3.1e-5', '65504', '–')
     """
     if value is None or isnan(value):
         return NOTHING
@@ -26,7 +26,8 @@ def number(value: float | None, digits: int = 3) -> str:
     else:
         places = max(digits - 1 - floor(log10(size)), 0)
         text = f"{size:.{places}f}"
-        text = text.rstrip("0").rstrip(".") if "." in text and places > digits - 1 else text
+        if "." in text and (size < 0.1 or size == int(size)):
+            text = text.rstrip("0").rstrip(".")
     return f"−{text}" if value < 0 else text
 
 
@@ -34,6 +35,8 @@ def compact(value: float | None, digits: int = 4) -> float | int | None:
     """A number rounded for JSON: few digits, whole numbers without a point, None for what is not a number."""
     if value is None or not isfinite(value):
         return None
+    if 1e3 <= abs(value) < 1e6:
+        return round(value)
     rounded = float(f"{value:.{digits}g}")
     return int(rounded) if rounded == int(rounded) and abs(rounded) < 1e9 else rounded
 

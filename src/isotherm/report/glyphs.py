@@ -19,7 +19,7 @@ STATE_GLYPHS: Final[dict[State, str]] = {
     "empty": "·",
 }
 STATE_COLOURS: Final[dict[State, str]] = {
-    "balanced": "#6aa9a0",
+    "balanced": "#92bfb6",
     "saturated": "#2f2a66",
     "diffuse": "#efdf9b",
     "sink": "#a486b8",

@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
-from math import isfinite
+from math import isfinite, isnan
 from statistics import median
 
 from isotherm.language import Text
@@ -53,7 +53,7 @@ def middle(values: Iterable[float | None]) -> float | None:
 
 def largest(values: Iterable[float | None]) -> float | None:
     """The largest, +Inf included: an overflow must not vanish from a maximum."""
-    return max((value for value in values if value is not None and value == value), default=None)
+    return max((value for value in values if value is not None and not isnan(value)), default=None)
 
 
 def critical_spread(layer: Layer) -> float | None:
@@ -84,7 +84,10 @@ def worst_layers(record: CheckRecord, how_many: int) -> list[LayerSummary]:
     found = Counter({finding.layer: 0 for finding in record.findings})
     for finding in record.findings:
         found[finding.layer] += 100 if finding.severity == "error" else 20 if finding.severity == "warning" else 0
-    lines = [(found[layer.index] + (line := summarise(layer)).weight, place, line) for place, layer in enumerate(record.layers)]
+    lines = [
+        (found[layer.index] + (line := summarise(layer)).weight, place, line)
+        for place, layer in enumerate(record.layers)
+    ]
     chosen = sorted(lines, key=lambda item: (-item[0], item[1]))[:how_many]
     return [line for _, _, line in sorted(chosen, key=lambda item: item[1])]
 
@@ -145,7 +148,9 @@ def rule_summary(what_if: WhatIf) -> WhatIfSummary:
 
 def remarkable(record: CheckRecord) -> list[tuple[Layer, HeadStats]]:
     """Every head, the one most worth a look first: those a finding names, then by state, then the most closed."""
-    named = {(finding.layer, finding.head): 3 - SEVERITY_ORDER.index(finding.severity) for finding in record.findings[::-1]}
+    named = {
+        (finding.layer, finding.head): 3 - SEVERITY_ORDER.index(finding.severity) for finding in record.findings[::-1]
+    }
 
     def key(item: tuple[Layer, HeadStats]) -> tuple[int, int, float, int, int]:
         layer, head = item

@@ -1,0 +1,145 @@
+"""Something for the model to look at: text, a picture or a sound, as its first layer expects."""
+
+import sys
+from math import pi
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from isotherm.checkup.load import Loaded, quiet
+from isotherm.checkup.passage import PASSAGE
+from isotherm.errors import InputError
+from isotherm.language import Text
+
+DECODER_TOKENS = 64
+TOKENIZER_FILES = (
+    "tokenizer.json",
+    "vocab.txt",
+    "vocab.json",
+    "spiece.model",
+    "tokenizer.model",
+    "sentencepiece.bpe.model",
+)
+
+
+def read_text(source: str | None) -> str:
+    """A file's text, standard input's ("-"), or our own passage."""
+    if source is None:
+        return PASSAGE
+    name = Text("standard input", "标准输入") if source == "-" else source
+    try:
+        data = sys.stdin.buffer.read() if source == "-" else Path(source).read_bytes()
+    except OSError as error:
+        raise InputError(name, Text("cannot be read ({why})", "无法读取（{why}）").format(why=error.strerror)) from None
+    try:
+        text = data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        where = Text("not UTF-8 text (byte {at})", "不是 UTF-8 文本（第 {at} 字节）").format(at=error.start)
+        raise InputError(name, where) from None
+    if not text.strip():
+        raise InputError(name, Text("empty", "没有内容"))
+    return text
+
+
+def make_batch(loaded: Loaded, text: str, tokens: int) -> dict[str, Any]:
+    """Keyword arguments for the model: what its `main_input_name` and configuration ask for."""
+    model = loaded.model
+    wanted = str(getattr(model, "main_input_name", "input_ids"))
+    config = getattr(model, "config", None)
+    if wanted == "input_ids":
+        batch = _tokens(loaded, text, _length(config, tokens))
+        if getattr(config, "vision_config", None) is not None and _takes(model, "pixel_values"):
+            batch["pixel_values"] = picture(config.vision_config)  # type: ignore[union-attr]
+    elif wanted == "pixel_values":
+        batch = {"pixel_values": picture(getattr(config, "vision_config", None) or config)}
+        if getattr(config, "text_config", None) is not None and _takes(model, "input_ids"):
+            batch |= _tokens(loaded, text, _length(config.text_config, tokens))  # type: ignore[union-attr]
+    elif wanted in ("input_features", "input_values"):
+        batch = {wanted: sound(config, spectrum=wanted == "input_features")}
+    else:
+        why = Text("takes {wanted}, which cannot be made up; give a batch", "需要 {wanted}，无法自动生成；请提供批次")
+        raise InputError(loaded.name, why.format(wanted=wanted))
+    if getattr(config, "is_encoder_decoder", False):
+        batch["decoder_input_ids"] = _decoder_tokens(batch, config)
+    device = next(model.parameters()).device
+    dtype = next(model.parameters()).dtype
+    return {
+        name: value.to(device, dtype) if value.is_floating_point() else value.to(device)
+        for name, value in batch.items()
+    }
+
+
+def _tokens(loaded: Loaded, text: str, length: int) -> dict[str, Tensor]:
+    tokenizer = _tokenizer(loaded)
+    encoded = tokenizer(text, return_tensors="pt", truncation=True, max_length=length)
+    batch = {name: encoded[name] for name in ("input_ids", "attention_mask", "token_type_ids") if name in encoded}
+    if not batch["input_ids"].shape[1]:
+        raise InputError(
+            loaded.name, Text("the tokenizer makes no tokens of this text", "分词器没有从这段文本得到任何词元")
+        )
+    return batch
+
+
+def _tokenizer(loaded: Loaded) -> Any:
+    import transformers
+
+    where = loaded.folder or loaded.name
+    if Path(where).is_dir() and not any((Path(where) / name).exists() for name in TOKENIZER_FILES):
+        # transformers would make an empty tokenizer of the right class, and call everything unknown
+        expected = ", ".join(TOKENIZER_FILES)
+        raise InputError(
+            loaded.name, Text("no tokenizer ({expected})", "没有分词器（{expected}）").format(expected=expected)
+        )
+    try:
+        with quiet(transformers):
+            return transformers.AutoTokenizer.from_pretrained(where, local_files_only=Path(where).is_dir())
+    except Exception as error:
+        said = " ".join(str(error).split())[:160]
+        why = Text("no tokenizer to be had ({said})", "没有可用的分词器（{said}）").format(said=said)
+        raise InputError(loaded.name, why) from error
+
+
+def _length(config: Any, tokens: int) -> int:
+    longest = getattr(config, "max_position_embeddings", None)
+    return min(tokens, longest) if isinstance(longest, int) and longest > 0 else tokens
+
+
+def _takes(model: nn.Module, name: str) -> bool:
+    import inspect
+
+    return name in inspect.signature(model.forward).parameters
+
+
+def _decoder_tokens(batch: dict[str, Tensor], config: Any) -> Tensor:
+    start = getattr(config, "decoder_start_token_id", None) or 0
+    longest = getattr(config, "max_target_positions", None) or getattr(config, "max_position_embeddings", None)
+    length = min(DECODER_TOKENS, longest) if isinstance(longest, int) else DECODER_TOKENS
+    if "input_ids" in batch:
+        ids = batch["input_ids"][:, : length - 1]
+    else:
+        ids = torch.arange(1, length).remainder(int(config.vocab_size)).view(1, -1)
+    return torch.cat([torch.full((ids.shape[0], 1), int(start)), ids], 1)
+
+
+def picture(config: Any) -> Tensor:
+    """A smooth picture with an edge and some grain, [1, C, H, W], near zero mean and unit variance."""
+    size = getattr(config, "image_size", 224)
+    height, width = (size, size) if isinstance(size, int) else tuple(size)[:2]
+    y, x = torch.meshgrid(torch.linspace(0, 1, height), torch.linspace(0, 1, width), indexing="ij")
+    grain = torch.randn(3, height, width, generator=torch.Generator().manual_seed(0))
+    waves = torch.stack([torch.sin(2 * pi * (k * x + y)) for k in (1, 2, 3)])
+    image = waves + (x > 0.6).float() + 0.2 * grain
+    channels = int(getattr(config, "num_channels", 3))
+    return ((image - image.mean()) / image.std())[torch.arange(channels) % 3].unsqueeze(0)
+
+
+def sound(config: Any, *, spectrum: bool) -> Tensor:
+    """A rising tone with a pause: a log-mel-like spectrum [1, M, T], or one second of samples [1, 16000]."""
+    if spectrum:
+        bins, frames = int(getattr(config, "num_mel_bins", 80)), 2 * int(getattr(config, "max_source_positions", 1500))
+        m, t = torch.meshgrid(torch.linspace(0, 1, bins), torch.linspace(0, 1, frames), indexing="ij")
+        return (torch.exp(-((m - t) ** 2) / 0.02) - 0.5 + 0.1 * torch.sin(40 * t)).unsqueeze(0)
+    t = torch.linspace(0, 1, 16000)
+    return (torch.sin(2 * pi * (200 + 300 * t) * t) * (t % 0.5 < 0.4)).unsqueeze(0)

@@ -1,0 +1,95 @@
+"""What to do about a layer's temperature, in terms of the model at hand; and what a longer context would do to it."""
+
+from math import log
+from statistics import median
+
+from isotherm.health.declare import Declared, Place
+from isotherm.language import Text
+from isotherm.probe import Capture
+from isotherm.record import Advice, Context, Layer
+from isotherm.theory import freezing_threshold, gaussian_row
+
+CONFIG = Text("set {key} = {value} in the configuration", "在配置中设 {key} = {value}")
+HANDED = Text("pass scaling = {value:.4g} to the attention function", "把 scaling = {value:.4g} 传给注意力函数")
+WEIGHT = Text(
+    "multiply {source}.weight (and its bias) by {factor:.3g}", "将 {source}.weight（及其偏置）乘以 {factor:.3g}"
+)
+GAIN = Text(
+    "multiply the gain of the layer's query norm by {factor:.3g}: rescaling the projection does nothing, the norm undoes it",
+    "将该层查询归一化的增益乘以 {factor:.3g}：改投影权重无效，归一化会抵消它",
+)
+POWERS = {"query_pre_attn_scalar": -2, "attention_multiplier": 1}
+"""Configuration keys that set the scale, and the power of the factor to multiply them by."""
+ALTERNATIVELY = Text("{first}; or {second}", "{first}；或者{second}")
+
+
+def advise(
+    layer: Layer, capture: Capture, declared: Declared, place: Place, *, at_initialisation: bool
+) -> Advice | None:
+    """The factor that brings the logit spread to its target, where it is off; None where it is fine.
+
+    At initialisation the target is 1, what 1/√d is for, and twice that is off. A trained model may have learned a wide
+    spread: it is off only past the freezing point σ_c, and the target is half of it, where rows still share their weight.
+    """
+    spreads = [head.logit_std for head in layer.head_stats if head.logit_std is not None]
+    if not spreads or layer.keys < 3:
+        return None
+    spread, edge = median(spreads), freezing_threshold(layer.keys)
+    target, limit = (1.0, 2.0) if at_initialisation else (edge / 2, edge)
+    if spread <= limit:
+        return None
+    factor = target / spread
+    return Advice(spread, target, factor, _how(capture, declared, place, factor))
+
+
+def _how(capture: Capture, declared: Declared, place: Place, factor: float) -> Text:
+    if capture.q_factor.kind == "normalised":
+        return GAIN.format(factor=factor)
+    handed = HANDED.format(value=capture.problem.scale * factor)
+    key = declared.source.split(" ")[0]
+    if key in POWERS:
+        return CONFIG.format(key=key, value=f"{float(place.get(key)) * factor ** POWERS[key]:.4g}")
+    if capture.q_factor.source is None:
+        return handed
+    return ALTERNATIVELY.format(first=WEIGHT.format(source=capture.q_factor.source, factor=factor), second=handed)
+
+
+LONGER = Text(
+    "At {length} keys the same logit spread (σ = {sigma:.2f}) would give an entropy of {then:.2f} nats instead of {now:.2f};"
+    " multiplying the scale by {factor:.3f} keeps it (log-n: ln {length} / ln {seen} = {log_n:.3f}).",
+    "在 {length} 个键上，同样的 logits 标准差（σ = {sigma:.2f}）会使熵由 {now:.2f} 变为 {then:.2f} 纳特；"
+    "将缩放乘以 {factor:.3f} 可保持不变（log-n：ln {length} / ln {seen} = {log_n:.3f}）。",
+)
+
+
+def context(layers: tuple[Layer, ...], length: int) -> Context | None:
+    """What becomes of the entropy at another length if the logits keep their spread, and the factor that keeps it."""
+    spreads = [head.logit_std for layer in layers for head in layer.head_stats if head.logit_std is not None]
+    seen = max((layer.keys for layer in layers), default=0)
+    if not spreads or seen < 2 or length < 2:
+        return None
+    sigma = median(spreads)
+    now, then = gaussian_row(seen, sigma), gaussian_row(length, sigma)
+    factor = _keeping(now.entropy, length, sigma)
+    message = LONGER.format(
+        length=length,
+        sigma=sigma,
+        then=then.entropy,
+        now=now.entropy,
+        factor=factor,
+        seen=seen,
+        log_n=log(length) / log(seen),
+    )
+    return Context(length, seen, now.entropy / log(seen), then.entropy / log(length), factor, message)
+
+
+def _keeping(entropy: float, length: int, sigma: float) -> float:
+    """The multiplier of σ at which `length` keys have this entropy, by bisection: entropy falls as σ grows."""
+    low, high = 1e-3, 1e3
+    for _ in range(40):
+        middle = (low * high) ** 0.5
+        if gaussian_row(length, min(64.0, middle * sigma)).entropy > entropy:
+            low = middle
+        else:
+            high = middle
+    return (low * high) ** 0.5

@@ -1,0 +1,62 @@
+"""The scale in force against the scale declared.
+
+The scale in force is the true multiplier between the projections' q·k and the logits: what the kernel was handed, times
+what happened to q and k on the way. So a query that was scaled early, d^-¼ on both sides, or YaRN's longer rotations all
+come out as what they are.
+"""
+
+from isotherm.health.declare import CONVENTION, Declared
+from isotherm.health.thresholds import SCALE_TOLERANCE
+from isotherm.language import Text
+from isotherm.probe import Capture
+from isotherm.record import ScaleAudit
+
+UNTRACED = Text(
+    "the projection of {which} was not found, so the scale in force is not known",
+    "没有找到 {which} 的投影，因此无法得知实际的缩放",
+)
+NORMALISED = Text(
+    "q and k are normalised first; the number multiplies the normalised ones",
+    "q 与 k 先经归一化；此数乘在归一化之后",
+)
+PER_QUERY = Text("a factor of the query's position comes on top", "另有随查询位置变化的因子")
+UNDECLARED_NORM = Text(
+    "q and k are normalised, and no configuration says by what scale", "q 与 k 经过归一化，而配置没有说明其缩放"
+)
+
+
+def audit(capture: Capture, declared: Declared) -> ScaleAudit:
+    """One layer's three numbers, and whether they agree."""
+    handed = capture.problem.scale
+    effective, note = _effective(capture)
+    agrees = None
+    if effective is not None and declared.value is not None:
+        agrees = abs(effective / declared.value - 1) <= SCALE_TOLERANCE.value
+    normalised = "normalised" in (capture.q_factor.kind, capture.k_factor.kind)
+    if normalised and declared.source == CONVENTION:
+        agrees, note = None, UNDECLARED_NORM
+    return ScaleAudit(
+        passed=handed if capture.passed is None else capture.passed,
+        effective=effective,
+        declared=declared.value,
+        rule=declared.rule,
+        source=declared.source,
+        agrees=agrees,
+        note=note,
+    )
+
+
+def _effective(capture: Capture) -> tuple[float | None, Text | None]:
+    scale = capture.problem.scale
+    note = None
+    for which, factor in (("q", capture.q_factor), ("k", capture.k_factor)):
+        if factor.kind == "untraced":
+            return None, UNTRACED.format(which=which)
+        if factor.kind == "normalised":
+            note = NORMALISED
+            scale *= 1.0 if factor.after_norm is None else factor.after_norm
+        elif factor.kind == "per-query":
+            note = PER_QUERY
+        elif factor.value is not None:
+            scale *= factor.value
+    return scale, note

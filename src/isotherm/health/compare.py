@@ -1,0 +1,95 @@
+"""The same model under each attention implementation it supports: one formula, so one answer."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from torch import nn
+
+from isotherm.health.thresholds import SAME_STATISTICS
+from isotherm.record import Comparison, HeadStats, Layer
+
+IMPLEMENTATIONS = ("eager", "sdpa")
+"""What runs anywhere. Flash needs a GPU, and flex a compiler."""
+HALF_PRECISION_ROOM = 5.0
+
+
+def compare_implementations(
+    model: nn.Module, present: tuple[Layer, ...], look: Callable[[], tuple[Layer, ...]]
+) -> tuple[Comparison, ...]:
+    """The present implementation against each other one; nothing for models that have no choice."""
+    current = getattr(getattr(model, "config", None), "_attn_implementation", None)
+    if not isinstance(current, str) or not present or not hasattr(model, "set_attn_implementation"):
+        return ()
+    half = next(model.parameters()).dtype.itemsize < 4
+    tolerance = SAME_STATISTICS.value * (HALF_PRECISION_ROOM if half else 1.0)
+    results = []
+    for other in IMPLEMENTATIONS:
+        if other == current:
+            continue
+        with switched(model, other) as works:
+            layers = look() if works else ()
+        if layers:
+            results.append(difference(present, layers, (current, other), tolerance))
+    return tuple(results)
+
+
+@contextmanager
+def switched(model: nn.Module, implementation: str) -> Iterator[bool]:
+    """The model under another implementation, if it takes it; every configuration is put back as it was."""
+    configs = {
+        id(config): config for module in model.modules() if (config := getattr(module, "config", None)) is not None
+    }
+    before = [(config, vars(config).copy()) for config in configs.values() if hasattr(config, "__dict__")]
+    try:
+        try:
+            model.set_attn_implementation(implementation)  # type: ignore[operator]
+            works = bool(model.config._attn_implementation == implementation)  # type: ignore[union-attr]
+        except (ValueError, ImportError, TypeError):
+            works = False
+        yield works
+    finally:
+        for config, attributes in before:
+            vars(config).clear()
+            vars(config).update(attributes)
+
+
+def difference(a: tuple[Layer, ...], b: tuple[Layer, ...], names: tuple[str, str], tolerance: float) -> Comparison:
+    """The first layer that differs by more than the tolerance, for what follows only inherits it; else the worst."""
+    worst = Comparison(names, None, "layers", float(len(a) != len(b)), tolerance, agree=len(a) == len(b))
+    if len(a) != len(b):
+        return worst
+    for one, other in zip(a, b, strict=True):
+        statistic, gap = _gap(one, other)
+        if worst.layer is None or gap > worst.difference:
+            worst = Comparison(names, one.index, statistic, gap, tolerance, agree=gap <= tolerance)
+        if gap > tolerance:
+            return worst
+    return worst
+
+
+def _gap(one: Layer, other: Layer) -> tuple[str, float]:
+    """The statistic that differs most, relative to its size."""
+    gaps = [("none", 0.0)]
+    if one.scale.effective is not None and other.scale.effective is not None:
+        gaps.append(("scale", _relative(one.scale.effective, other.scale.effective)))
+    for a, b in zip(one.head_stats, other.head_stats, strict=True):
+        for name, read in _READ.items():
+            gaps.append((name, _relative(read(a), read(b), least=_LEAST[name])))
+    return max(gaps, key=lambda gap: gap[1])
+
+
+_READ: dict[str, Callable[[HeadStats], float | None]] = {
+    "logit_std": lambda head: head.logit_std,
+    "max_logit": lambda head: head.max_logit,
+    "entropy": lambda head: head.entropy.mean,
+    "jacobian_trace": lambda head: head.jacobian_trace.mean,
+}
+_LEAST = {"logit_std": 0.05, "max_logit": 1.0, "entropy": 0.5, "jacobian_trace": 0.5}
+"""Below these sizes a difference is taken as it is: 1 % of nearly nothing is rounding."""
+
+
+def _relative(a: float | None, b: float | None, least: float = 0.0) -> float:
+    if a is None or b is None:
+        return 0.0 if a is b else 1.0
+    size = max(abs(a), abs(b), least)
+    return abs(a - b) / size if size else 0.0

@@ -1,0 +1,163 @@
+"""The scale a model declares: from its configuration, by what is known of its architecture.
+
+`declared` returns the multiplier between the projections' q·k and the logits that the architecture's definition asks for,
+as a rule with a number, and the keys it was read from. Models without a configuration declare nothing; by convention they
+are held against 1/√d.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from math import sqrt
+from typing import Any
+
+from torch import nn
+
+from isotherm.scale import ByLayer, DeepSeekMscale, Fixed, InverseSqrt, LongRoPE, NoScale, Rule, YaRN
+from isotherm.scale.rule import value as value_of
+
+CONVENTION = "convention"
+
+
+@dataclass(frozen=True)
+class Declared:
+    """A rule, its number here, and where it was read. `normalised`: q and k pass a QK-norm first, and the number is what
+    multiplies the normalised ones; `per_query`: a factor of the position comes on top."""
+
+    rule: str
+    value: float | None
+    source: str
+    normalised: bool = False
+    per_query: bool = False
+
+
+@dataclass(frozen=True)
+class Place:
+    """One attention layer: its module, the configuration nearest to it, its index and head dimension."""
+
+    module: nn.Module
+    config: Any
+    layer: int
+    head_dim: int
+
+    def get(self, key: str, default: Any = None) -> Any:
+        """A configuration key, None and missing alike."""
+        found = getattr(self.config, key, None)
+        return default if found is None else found
+
+    @property
+    def model_type(self) -> str:
+        """transformers' name of the architecture."""
+        return str(self.get("model_type", ""))
+
+
+def declared(place: Place) -> Declared:
+    """What this layer should multiply q·k by."""
+    if place.config is None:
+        return Declared("1/sqrt(d)", place.head_dim**-0.5, CONVENTION, normalised=_normalises(place))
+    if place.model_type in _COSINE:
+        return Declared("cosine", None, f"architecture ({place.model_type})", normalised=True)
+    rule, source = _base(place)
+    factor, rope = _rope(place)
+    rule = rule if factor is None else rule * factor
+    number = value_of(rule, place.head_dim, 1024)
+    per_query = bool(_temperature(place))
+    return Declared(str(rule), number, ", ".join(filter(None, (source, rope))), _normalises(place), per_query)
+
+
+def _base(place: Place) -> tuple[Rule, str]:
+    special = _ARCHITECTURES.get(place.model_type)
+    if special is not None:
+        return special(place)
+    if (scalar := place.get("query_pre_attn_scalar")) is not None:
+        return Fixed(float(scalar) ** -0.5), f"query_pre_attn_scalar = {scalar}"
+    if (number := place.get("attention_multiplier")) is not None:
+        return Fixed(float(number)), f"attention_multiplier = {number}"
+    return InverseSqrt(), "architecture"
+
+
+def _unscaled(place: Place) -> tuple[Rule, str]:
+    return NoScale(), f"architecture ({place.model_type})"
+
+
+def _gpt2(place: Place) -> tuple[Rule, str]:
+    scaled, by_layer = place.get("scale_attn_weights", True), place.get("scale_attn_by_inverse_layer_idx", False)
+    rule: Rule = InverseSqrt() if scaled else NoScale()
+    if by_layer and not getattr(place.module, "is_cross_attention", False):
+        rule = rule * ByLayer(place.layer)
+    return rule, f"scale_attn_weights = {scaled}, scale_attn_by_inverse_layer_idx = {by_layer}"
+
+
+def _mla(place: Place) -> tuple[Rule, str]:
+    """DeepSeek's latent attention: 1/√d over the whole query, times m² when YaRN asks for it."""
+    rope = _rope_parameters(place)
+    m, factor = rope.get("mscale_all_dim"), rope.get("factor")
+    if m and factor and float(factor) > 1 and rope.get("rope_type", rope.get("type", "default")) != "default":
+        return InverseSqrt() * DeepSeekMscale(float(factor), float(m)), f"mscale_all_dim = {m}, factor = {factor}"
+    return InverseSqrt(), "architecture"
+
+
+def _mpt(place: Place) -> tuple[Rule, str]:
+    scale = getattr(place.get("attn_config"), "softmax_scale", None)
+    return (Fixed(float(scale)), f"softmax_scale = {scale}") if scale else (InverseSqrt(), "architecture")
+
+
+def _deberta(place: Place) -> tuple[Rule, str]:
+    """Disentangled attention shares the variance between content and position terms: 1/√(d·terms)."""
+    terms = 1 + sum(term in (place.get("pos_att_type") or ()) for term in ("c2p", "p2c"))
+    return Fixed(1 / sqrt(place.head_dim * terms)), f"pos_att_type gives {terms} terms"
+
+
+_MLA = ("deepseek_v2", "deepseek_v3", "deepseek_v32", "kimi_k2", "longcat_flash", "glm4_moe_lite", "minicpm3", "youtu")
+_NO_SCALE = (
+    "t5", "mt5", "umt5", "longt5", "switch_transformers", "pop2piano", "udop", "pix2struct", "pix2struct_text_model",
+    "gpt_neo", "gemma3n", "gemma3n_text", "gemma4", "gemma4_text",
+)  # fmt: skip
+_COSINE = ("swinv2", "swin2sr")
+_ARCHITECTURES: dict[str, Callable[[Place], tuple[Rule, str]]] = {
+    **dict.fromkeys(_MLA, _mla),
+    **dict.fromkeys(_NO_SCALE, _unscaled),
+    **dict.fromkeys(("gpt2", "imagegpt", "decision_transformer", "gpt_bigcode"), _gpt2),
+    **dict.fromkeys(("deberta", "deberta-v2"), _deberta),
+    "mpt": _mpt,
+}
+
+
+def _rope_parameters(place: Place) -> dict[str, Any]:
+    """The rotary parameters, wherever this release keeps them; per-layer-type dicts are flattened to the first."""
+    found = place.get("rope_parameters") or place.get("rope_scaling") or {}
+    found = dict(found)
+    if found and all(isinstance(inner, dict) for inner in found.values()):
+        kinds = place.get("layer_types") or []
+        kind = kinds[place.layer] if place.layer < len(kinds) else next(iter(found))
+        found = dict(found.get(kind) or {})
+    return found
+
+
+def _rope(place: Place) -> tuple[Rule | None, str]:
+    """What a rotary embedding that lengthens q and k multiplies logits by."""
+    rope = _rope_parameters(place)
+    kind, factor = rope.get("rope_type", rope.get("type", "default")), rope.get("factor")
+    given = rope.get("attention_factor")
+    original = rope.get("original_max_position_embeddings") or place.get("original_max_position_embeddings")
+    if kind == "yarn" and factor:
+        rule = YaRN(float(factor), given, rope.get("mscale"), rope.get("mscale_all_dim"))
+        return rule, f"yarn factor = {factor}"
+    if kind == "longrope":
+        reach = place.get("max_position_embeddings")
+        stretch = float(factor) if factor else (reach / original if reach and original else 1.0)
+        if stretch > 1:
+            return LongRoPE(stretch, int(original or reach), given), f"longrope factor = {stretch:g}"
+    return None, ""
+
+
+def _temperature(place: Place) -> bool:
+    """Whether a per-query factor comes on top of the number (Llama 4, Ministral 3, Qwen-1)."""
+    rope = _rope_parameters(place)
+    llama4 = place.get("attn_temperature_tuning", False) and not getattr(place.module, "use_rope", True)
+    return bool(llama4 or rope.get("llama_4_scaling_beta") or place.get("use_logn_attn", False))
+
+
+def _normalises(place: Place) -> bool:
+    """Whether the layer has its own norms for q and k."""
+    names = {name.rsplit(".", 1)[-1] for name, _ in place.module.named_children()}
+    return bool(names & {"q_norm", "k_norm", "qk_norm", "q_layernorm", "query_layernorm", "q_ln", "norm_q"})

@@ -1,0 +1,75 @@
+"""Every limit a state or finding rests on, in one table, with where it comes from."""
+
+from dataclasses import dataclass
+
+from isotherm.language import Text
+
+
+@dataclass(frozen=True)
+class Threshold:
+    """A number, and why it is this one."""
+
+    value: float
+    reason: Text
+
+
+SATURATED = Threshold(
+    0.05,
+    Text(
+        "A median gate below 0.05: half the rows pass less than a twentieth of the gradient.",
+        "闸门中位数低于 0.05：一半的行只让不到二十分之一的梯度通过。",
+    ),
+)
+DIFFUSE = Threshold(
+    0.98,
+    Text(
+        "A median entropy above 98 % of ln n: the head hardly tells its keys apart.",
+        "熵的中位数超过 ln n 的 98 %：该头几乎不区分各个键。",
+    ),
+)
+SINK = Threshold(
+    0.3,
+    Text(
+        "More than 0.3 of the probability on the first key beyond its even share (attention sinks, Xiao et al. 2023,"
+        " arXiv:2309.17453).",
+        "第一个键的概率比均摊多出 0.3 以上（注意力汇聚，Xiao 等 2023，arXiv:2309.17453）。",
+    ),
+)
+LARGE = Threshold(
+    100.0,
+    Text("Kimi K2 clips logits at 100 (arXiv:2507.20534).", "Kimi K2 在 100 处裁剪 logits（arXiv:2507.20534）。"),
+)
+DIVERGING = Threshold(
+    1e4,
+    Text(
+        "Every run whose logits passed 1e4 diverged (Wortsman et al. 2023, arXiv:2309.14322).",
+        "logits 超过 1e4 的训练全部发散（Wortsman 等 2023，arXiv:2309.14322）。",
+    ),
+)
+HEADROOM = Threshold(
+    16.0,
+    Text(
+        "float16 ends at 65504; below a factor of 16 one hot batch is enough to overflow.",
+        "float16 的上限是 65504；余量不足 16 倍时，一个偏热的批次就足以溢出。",
+    ),
+)
+SCALE_TOLERANCE = Threshold(
+    0.02,
+    Text(
+        "Two per cent: rounding is far below it, and the smallest scale bug on record (a scalar of 256 for 224) is 7 %.",
+        "百分之二：舍入误差远小于此，而有记录的最小缩放错误（224 写成 256）是 7 %。",
+    ),
+)
+SAME_STATISTICS = Threshold(
+    1e-2,
+    Text(
+        "One per cent of a layer's statistics: implementations of one formula differ by rounding, which is far below it.",
+        "各层统计量的百分之一：同一公式的不同实现只差舍入误差，远小于此。",
+    ),
+)
+FREEZING = Text(
+    "Beyond a logit spread of √(2 ln n) the softmax of Gaussian logits is frozen (random energy model, Derrida 1981).",
+    "logits 标准差超过 √(2 ln n) 时，高斯 logits 的 softmax 冻结（随机能量模型，Derrida 1981）。",
+)
+FINITE = Text("Any NaN or Inf is one too many.", "出现任何 NaN 或 Inf 都不应该。")
+SEEN = Text("What was not seen was not checked.", "没有看到的，就没有检查。")

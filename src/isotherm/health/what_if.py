@@ -1,0 +1,91 @@
+"""The captured q and k replayed under another rule, exactly.
+
+A rule that sets the scale (none, 1/d, 0.1 …) replaces the one in force, whatever that did to q and k on the way. A rule
+that only adds to it (x0.5, log-n, a soft cap, a sink) is applied on top.
+"""
+
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from isotherm.ops import Problem, blockwise
+from isotherm.probe import Capture
+from isotherm.record import WhatIfLayer
+from isotherm.scale import ByLayer, Fixed, InverseSqrt, MuP, NoScale, PerDim, PerHead, QueryPreAttnScalar, Rule, Site
+from isotherm.scale.rule import factors
+from isotherm.stats import RowStats
+
+SETS_THE_SCALE = (InverseSqrt, MuP, NoScale, Fixed, QueryPreAttnScalar, PerHead, PerDim)
+
+
+def measure(capture: Capture, rows: int | None = None) -> RowStats:
+    """The row statistics of a captured call as it was."""
+    return _statistics(capture.problem, capture.sink, rows)
+
+
+def replay(capture: Capture, rule: Rule, index: int, rows: int | None = None) -> WhatIfLayer:
+    """One captured call under another rule."""
+    return summarise(index, _statistics(*_under(capture, rule, index), rows))
+
+
+def summarise(index: int, stats: RowStats) -> WhatIfLayer:
+    """Medians over all heads and rows, and the largest logit."""
+    return WhatIfLayer(
+        index=index,
+        entropy_fraction=_quantile(stats.entropy_fraction, 0.5),
+        jacobian_trace=_quantile(stats.jacobian_trace, 0.5),
+        gate_p10=_quantile(stats.jacobian_trace, 0.1),
+        max_logit=_quantile(stats.max_logit, 1.0),
+    )
+
+
+def _under(capture: Capture, rule: Rule, index: int) -> tuple[Problem, Tensor | None]:
+    problem, visibility = capture.problem, capture.problem.visibility
+    rule = _at_layer(rule, index)
+    site = Site(problem.q.shape[3], problem.q.shape[1], visibility.positions, visibility.counts())
+    resolved = rule.resolve(site)
+    scale = problem.scale
+    if any(isinstance(factor, SETS_THE_SCALE) for factor in factors(rule)):
+        on_the_way = [factor.value for factor in (capture.q_factor, capture.k_factor) if factor.value is not None]
+        scale = 1.0
+        for value in on_the_way:
+            scale /= value
+    q, k = problem.q, problem.k
+    if resolved.normalise is not None:
+        q, k = resolved.normalise(q, k)
+    if isinstance(resolved.multiplier, Tensor):
+        q = (q.to(problem.dtype) * resolved.multiplier).to(problem.dtype)
+    else:
+        scale *= resolved.multiplier
+    softcap = problem.softcap if resolved.softcap is None else resolved.softcap
+    sink = capture.sink if resolved.sink is None else resolved.sink
+    return replace(problem, q=q, k=k, scale=scale, softcap=softcap), sink
+
+
+def _at_layer(rule: Rule, index: int) -> Rule:
+    """A by-layer rule knows its layer only here."""
+    made = [ByLayer(index) if isinstance(factor, ByLayer) else factor for factor in factors(rule)]
+    product = made[0]
+    for factor in made[1:]:
+        product = product * factor
+    return product
+
+
+@torch.no_grad()
+def _statistics(problem: Problem, sink: Tensor | None, rows: int | None) -> RowStats:
+    total = problem.q.shape[2]
+    if rows is not None and rows < total:
+        chosen = torch.linspace(0, total - 1, rows, device=problem.q.device).long().unique()
+        stats = replace(blockwise.statistics(problem.take(chosen)), rows=chosen, total_rows=total)
+    else:
+        stats = blockwise.statistics(problem)
+    return stats if sink is None else stats.with_sink(sink.view(-1, 1))
+
+
+def _quantile(values: Tensor, fraction: float) -> float | None:
+    known = values[values.isfinite()]
+    if not known.numel():
+        return None
+    ordered = known.sort().values
+    return ordered[round(fraction * (len(ordered) - 1))].item()

@@ -1,0 +1,116 @@
+"""`probe`: look at every attention call of a model, and leave the model as it was found."""
+
+import functools
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
+
+from isotherm.errors import ArgumentError
+from isotherm.language import Text
+from isotherm.probe import multihead, own, registry
+from isotherm.probe.mode import Hidden, Mode
+from isotherm.probe.patches import Patches
+from isotherm.probe.session import Seen, Session
+
+
+@contextmanager
+def probe(model: nn.Module) -> Iterator[Seen]:
+    """Look at every attention call of `model` while the block runs.
+
+    Nothing of the model changes: no bit of its outputs, no hook, flag, weight, random number or registry, also when its
+    forward raises. What the probe itself fails at is listed in `unseen`. Compiled modules run uncompiled meanwhile.
+
+    >>> layer = nn.TransformerEncoderLayer(16, 2, batch_first=True).eval()
+    >>> with probe(layer) as seen:
+    ...     _ = layer(torch.randn(1, 5, 16))
+    >>> [(capture.name, capture.problem.q.shape) for capture in seen.captures]
+    [('self_attn', torch.Size([1, 2, 5, 8]))]
+    """
+    if not isinstance(model, nn.Module):
+        raise ArgumentError("model", Text("a torch.nn.Module", "torch.nn.Module"), got=type(model).__name__)
+    session, patches = Session(model), Patches()
+    mode = Mode(session)
+    with ExitStack() as stack:
+        stack.callback(patches.undo)
+        stack.enter_context(_eager())
+        _patch(session, patches, model, mode)
+        stack.enter_context(mode)
+        yield session.seen
+
+
+def _patch(session: Session, patches: Patches, model: nn.Module, mode: Mode) -> None:
+    hidden = functools.partial(Hidden, mode)
+    registry.attach(session, patches, model, lambda: _as_before(mode))
+    own.attach(session, patches)
+    patches.attribute(nn.MultiheadAttention, "forward", _module(session, hidden))
+    patches.attribute(nn.TransformerEncoderLayer, "forward", _layer(session, hidden))
+    patches.attribute(nn.TransformerEncoder, "forward", _encoder(session, hidden))
+    for handle in (
+        register_module_forward_pre_hook(lambda module, given: session.before(module)),  # noqa: ARG005
+        register_module_forward_hook(session.after, always_call=True),
+    ):
+        patches.later(handle.remove)
+
+
+def _eager() -> AbstractContextManager[Any]:
+    """Compiled code runs uncompiled, or hooks would not be called. Where dynamo was never loaded nothing is compiled."""
+    return torch.compiler.set_stance("force_eager") if "torch._dynamo" in sys.modules else ExitStack()
+
+
+@contextmanager
+def _as_before(mode: Mode) -> Iterator[None]:
+    with Hidden(mode), torch.compiler.set_stance("default"):
+        yield
+
+
+def _module(session: Session, hidden: Callable[[], Hidden]) -> Callable[..., Any]:
+    forward = nn.MultiheadAttention.forward
+
+    @functools.wraps(forward)
+    def attend(module: nn.MultiheadAttention, *args: Any, **kwargs: Any) -> Any:
+        if not session.awake:
+            return forward(module, *args, **kwargs)
+        with hidden(), session.inside():
+            result = forward(module, *args, **kwargs)
+        with session.aside(module):
+            multihead.look_at_module(session, module, args, kwargs)
+        return result
+
+    return attend
+
+
+def _layer(session: Session, hidden: Callable[[], Hidden]) -> Callable[..., Any]:
+    forward = nn.TransformerEncoderLayer.forward
+
+    @functools.wraps(forward)
+    def run(layer: nn.TransformerEncoderLayer, *args: Any, **kwargs: Any) -> Any:
+        plain = type(layer)._sa_block is nn.TransformerEncoderLayer._sa_block
+        if not (session.awake and plain and isinstance(layer.self_attn, nn.MultiheadAttention)):
+            return forward(layer, *args, **kwargs)
+        before = session.noticed
+        with hidden():
+            result = forward(layer, *args, **kwargs)
+        if session.noticed == before:
+            with session.aside(layer.self_attn):
+                multihead.look_at_layer(session, layer, args, kwargs)
+        return result
+
+    return run
+
+
+def _encoder(session: Session, hidden: Callable[[], Hidden]) -> Callable[..., Any]:
+    forward = nn.TransformerEncoder.forward
+
+    @functools.wraps(forward)
+    def run(encoder: nn.TransformerEncoder, *args: Any, **kwargs: Any) -> Any:
+        if not (session.awake and all(isinstance(layer, nn.TransformerEncoderLayer) for layer in encoder.layers)):
+            return forward(encoder, *args, **kwargs)
+        with hidden():
+            return forward(encoder, *args, **kwargs)
+
+    return run

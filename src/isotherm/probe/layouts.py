@@ -1,0 +1,58 @@
+"""The ways a projection's output is cut into heads: [q|k|v], [q₁k₁v₁|q₂k₂v₂|…], [q q q k v|…], tokens first or batch first."""
+
+from collections.abc import Iterator
+from functools import lru_cache
+
+import torch
+from torch import Tensor
+
+
+def tokens(output: Tensor, batch: int, length: int, dim: int) -> Iterator[Tensor]:
+    """`output` as [batch, at most `length` tokens, blocks, dim], in every way its shape allows. All are views or small."""
+    if output.dim() == 4 and output.shape[1] == 1:
+        output = output.squeeze(1)
+    shape = tuple(output.shape)
+    if len(shape) >= 3 and shape[0] == batch and shape[1] <= length:
+        yield from _blocks(output.flatten(2), dim)
+    if len(shape) >= 3 and shape[1] == batch and shape[0] <= length and shape[0] != batch:
+        yield from _blocks(output.transpose(0, 1).flatten(2), dim)
+    if len(shape) == 2 and shape[0] % batch == 0 and shape[0] // batch <= length:
+        yield from _blocks(output.unflatten(0, (batch, -1)), dim)
+        if batch > 1:
+            yield from _blocks(output.unflatten(0, (-1, batch)).transpose(0, 1), dim)
+    if len(shape) == 4 and shape[0] == batch and shape[-1] == dim and shape[2] <= length:
+        yield output.transpose(1, 2)
+    if len(shape) == 3 and shape[-1] == dim and shape[0] % batch == 0 and shape[1] <= length:
+        yield output.unflatten(0, (batch, -1)).transpose(1, 2)
+
+
+def _blocks(output: Tensor, dim: int) -> Iterator[Tensor]:
+    if output.shape[-1] % dim == 0 and output.shape[-1] and output.shape[1]:
+        yield output.unflatten(-1, (-1, dim))
+
+
+@lru_cache(maxsize=256)
+def assignments(blocks: int, heads: int) -> Tensor:
+    """Which block each head may be, [ways, heads]: runs of r heads, evenly spaced, for every r that divides the heads;
+    and the same for fewer heads, each repeated (keys of grouped queries that were repeated already)."""
+    ways: dict[tuple[int, ...], None] = {}
+    for distinct in _divisors(heads):
+        for run in _divisors(distinct):
+            for way in _spaced(blocks, distinct, run):
+                repeats = heads // distinct
+                ways.setdefault(tuple(block for block in way for _ in range(repeats)))
+    return torch.tensor(list(ways), dtype=torch.long).view(-1, heads)
+
+
+def _spaced(blocks: int, heads: int, run: int) -> Iterator[list[int]]:
+    groups = heads // run
+    if blocks % groups and groups > 1:
+        return
+    width = blocks // groups
+    for start in range(width - run + 1):
+        yield [group * width + start + step for group in range(groups) for step in range(run)]
+
+
+def _divisors(number: int) -> list[int]:
+    """Largest first, so that the plainest way comes first."""
+    return [divisor for divisor in range(number, 0, -1) if number % divisor == 0]

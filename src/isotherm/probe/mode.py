@@ -1,0 +1,132 @@
+"""Every torch function the model calls, seen on its way: fused attention, hand-written attention, projections without a
+module, and writes to memory the probe still refers to."""
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
+from torch.utils.weak import WeakTensorKeyDictionary
+
+from isotherm.probe import multihead, sdpa
+from isotherm.probe.scores import STEPS, Scores, emit
+from isotherm.probe.session import OTHER_SOFTMAX, Session
+
+PROJECTIONS = frozenset({"linear", "matmul", "einsum", "addmm", "bmm", "__matmul__"})
+NORMS = frozenset({"normalize", "layer_norm", "rms_norm", "group_norm"})
+LOOKED_AT = {*PROJECTIONS, *NORMS, *STEPS, "scaled_dot_product_attention", "multi_head_attention_forward"}
+
+
+class Mode(TorchFunctionMode):
+    """Calls everything as it was called, and looks at what went in and came out."""
+
+    def __init__(self, session: Session) -> None:
+        super().__init__()
+        self._session = session
+        self._scores = WeakTensorKeyDictionary()
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """One call."""
+        kwargs = {} if kwargs is None else kwargs
+        if not self._session.awake:
+            return func(*args, **kwargs)
+        name = getattr(func, "__name__", "")
+        writes = name == "__setitem__" or (name.endswith("_") and not name.endswith("__")) or "out" in kwargs
+        if name == "softmax" or writes:
+            with self._session.aside():
+                self._before(name, args, kwargs)
+        result = func(*args, **kwargs)
+        if writes or name in LOOKED_AT:
+            with self._session.aside():
+                self._after(name, args, kwargs, result)
+        return result
+
+    def _before(self, name: str, args: Any, kwargs: Any) -> None:
+        if name == "softmax":
+            self._softmax(args, kwargs)
+        target = kwargs.get("out", args[0] if args else None)
+        if name != "softmax" and isinstance(target, Tensor):
+            self._session.keeper.before_write(target)
+
+    def _after(self, name: str, args: Any, kwargs: Any, result: Any) -> None:
+        if name == "scaled_dot_product_attention":
+            sdpa.look(self._session, args, kwargs, result)
+        elif name == "multi_head_attention_forward":
+            multihead.look_at_function(self._session, args, kwargs)
+        elif isinstance(result, Tensor):
+            self._project(name, args, result)
+            self._follow(name, args, kwargs, result)
+        elif name == "__setitem__":
+            self._scores.pop(args[0], None)
+
+    def _project(self, name: str, args: Any, result: Tensor) -> None:
+        """A projection or a normalisation that is no module."""
+        frame = self._session.frames.top
+        if frame is None or (name not in PROJECTIONS and name not in NORMS):
+            return
+        if name in NORMS:
+            if not frame.normalises:
+                self._session.frames.note(frame, f"{frame.name}.{name}", "norm", args, result)
+            return
+        weight = next((x for x in args if isinstance(x, nn.Parameter) and x.dim() >= 2), None)
+        if weight is not None and not frame.projects:
+            own = next((key for key, value in frame.module.named_parameters() if value is weight), name)
+            given = [x for x in args if isinstance(x, Tensor) and x is not weight]
+            self._session.frames.note(frame, f"{frame.name}.{own}", "projection", given, result)
+
+    def _follow(self, name: str, args: Any, kwargs: Any, result: Tensor) -> None:
+        """Keep track of q·kᵀ."""
+        in_place = name.endswith("_") and not name.endswith("__")
+        step = STEPS.get(name[:-1] if in_place else name)
+        if step is None:
+            if in_place:
+                self._scores.pop(args[0], None)
+            return
+        scores = step(self._find, args, kwargs) if args else None
+        if scores is not None and tuple(result.shape) != scores.shape:
+            scores = scores.viewed(tuple(result.shape))
+        if scores is not None:
+            self._scores[result] = scores
+        elif in_place:
+            self._scores.pop(result, None)
+
+    def _find(self, tensor: object) -> Scores | None:
+        return self._scores.get(tensor) if isinstance(tensor, Tensor) else None
+
+    def _softmax(self, args: Any, kwargs: Any) -> None:
+        """A softmax over the last dimension of something that is followed."""
+        logits = args[0] if args else kwargs.get("input")
+        scores = self._find(logits)
+        axis = kwargs.get("dim", args[1] if len(args) > 1 else None)
+        if scores is not None and isinstance(axis, int) and axis % logits.dim() == logits.dim() - 1:
+            emit(self._session, scores, logits.detach())
+            return
+        frame = next((f for f in reversed(self._session.frames.stack) if not isinstance(f.module, nn.Softmax)), None)
+        if frame is not None and frame.attends and logits.dim() > 2:
+            self._session.miss(OTHER_SOFTMAX, frame.name, frame.kind)
+
+
+class Hidden:
+    """The mode taken off the stack for a while: PyTorch's fused paths are not taken while one that could see them is on."""
+
+    def __init__(self, mode: Mode) -> None:
+        self._mode = mode
+        self._above: int | None = None
+
+    def __enter__(self) -> None:
+        above: list[Any] = []
+        while torch._C._len_torch_function_stack():
+            top = torch._C._pop_torch_function_stack()
+            if top is self._mode:
+                self._above = len(above)
+                break
+            above.append(top)
+        for mode in reversed(above):
+            torch._C._push_on_torch_function_stack(mode)
+
+    def __exit__(self, *error: object) -> None:
+        if self._above is None:
+            return
+        above = [torch._C._pop_torch_function_stack() for _ in range(self._above)]
+        for mode in [self._mode, *reversed(above)]:
+            torch._C._push_on_torch_function_stack(mode)

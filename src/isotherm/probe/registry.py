@@ -1,0 +1,148 @@
+"""`transformers`: its table of attention functions, and each modelling file's own eager one, wrapped in place.
+
+In place and under the same name: a model asks the name which mask to build, so a function under a new name would be given
+another mask. The eager function is a global of the file that defines the model, looked up there at every call.
+"""
+
+import functools
+import inspect
+import sys
+from collections.abc import Callable, Iterator, MutableMapping
+from contextlib import AbstractContextManager, ExitStack
+from math import sqrt
+from typing import Any
+
+from torch import Tensor, nn
+
+from isotherm.language import Text
+from isotherm.probe import replay
+from isotherm.probe.masks import Terms
+from isotherm.probe.patches import Patches
+from isotherm.probe.session import Call, Session
+
+POSITIONAL = ("module", "query", "key", "value", "attention_mask")
+PAGED = Text("its keys are in a paged cache, which only the kernel can read", "键存放在分页缓存中，只有内核能读取")
+
+
+def attach(
+    session: Session, patches: Patches, model: nn.Module, unwatched: Callable[[], AbstractContextManager[Any]]
+) -> None:
+    """Wrap whatever attention functions the model may call; nothing if transformers is not in use."""
+    for mapping in _tables(model):
+        for key in list(mapping):
+            if callable(mapping[key]):
+                patches.entry(mapping, key, _seen(session, key, mapping[key], unwatched))
+    for space in _namespaces(model):
+        for name, function in list(space.items()):
+            if "eager" in name and inspect.isfunction(function) and _is_attention(function):
+                patches.entry(space, name, _seen(session, "eager", function, unwatched))
+
+
+def _namespaces(model: nn.Module) -> Iterator[dict[str, Any]]:
+    """The globals of the files that define the model's classes."""
+    files = {cls.__module__ for module in model.modules() for cls in type(module).__mro__}
+    for name in sorted(files):
+        if name in sys.modules and not name.startswith(("torch.", "builtins", "abc", "isotherm.")):
+            yield vars(sys.modules[name])
+
+
+def _tables(model: nn.Module) -> Iterator[MutableMapping[str, Any]]:
+    """Tables of attention functions: the one all models share, and those of single files. A plain dict before 4.51."""
+    utilities = sys.modules.get("transformers.modeling_utils")
+    known = [] if utilities is None else [vars(utilities)]
+    found: dict[int, MutableMapping[str, Any]] = {}
+    for space in [*known, *_namespaces(model)]:
+        table = space.get("ALL_ATTENTION_FUNCTIONS")
+        parts = (
+            [table]
+            if isinstance(table, dict)
+            else [getattr(table, n, None) for n in ("_global_mapping", "_local_mapping")]
+        )
+        found |= {id(part): part for part in parts if isinstance(part, dict)}
+    yield from found.values()
+
+
+def _is_attention(function: Callable[..., Any]) -> bool:
+    return tuple(inspect.signature(function).parameters)[:4] == POSITIONAL[:4]
+
+
+def _seen(
+    session: Session, key: str, function: Callable[..., Any], unwatched: Callable[[], AbstractContextManager[Any]]
+) -> Callable[..., Any]:
+    @functools.wraps(function)
+    def attend(*args: Any, **kwargs: Any) -> Any:
+        if not session.awake:
+            return function(*args, **kwargs)
+        with ExitStack() as stack:
+            stack.enter_context(session.inside())
+            if key == "flex_attention":  # it compiles itself, and must go on doing so
+                stack.enter_context(unwatched())
+            result = function(*args, **kwargs)
+        given = dict(zip(POSITIONAL, args, strict=False)) | kwargs
+        with session.aside(given.get("module")):
+            _look(session, key, given, result)
+        return result
+
+    return attend
+
+
+def _look(session: Session, key: str, given: dict[str, Any], result: Any) -> None:
+    module, q, k, value = (given[name] for name in POSITIONAL[:4])
+    if key.startswith("paged") or type(given.get("cache")).__name__ == "PagedAttentionCache":
+        session.miss(PAGED, session.frames.name_of(module), type(module).__name__)
+        return
+    scaling, sink = given.get("scaling"), given.get("s_aux")
+    flash = "flash" in key
+    call = Call(
+        implementation=key,
+        q=q,
+        k=k,
+        scale=1 / sqrt(q.shape[-1]) if scaling is None else float(scaling),
+        passed=None if scaling is None else float(scaling),
+        terms=_terms(session, given, flash=flash),
+        softcap=given.get("softcap"),
+        sink=sink,
+        **_geometry(given, key, flash=flash),
+    )
+    output = result[0].transpose(1, 2)
+    check = None if given.get("dropout") else lambda problem: replay.gives(problem, sink, value, output)
+    session.capture(call, module, check)
+
+
+def _geometry(given: dict[str, Any], key: str, *, flash: bool) -> dict[str, Any]:
+    """Causality and window where the kernel is told of them, not the mask."""
+    rows, keys = given["query"].shape[2], given["key"].shape[2]
+    causal = given.get("is_causal")
+    causal = bool(getattr(given["module"], "is_causal", True) if causal is None else causal)
+    if flash:
+        window = given.get("sliding_window")
+        return {
+            "causal": causal,
+            "first": keys - rows,
+            "window": window if window is not None and keys > window else None,
+        }
+    plain = key not in ("eager", "flex_attention") and given.get("attention_mask") is None
+    return {"causal": plain and causal and rows > 1}
+
+
+def _terms(session: Session, given: dict[str, Any], *, flash: bool) -> Terms:
+    mask, bias, keys = given.get("attention_mask"), given.get("position_bias"), given["key"].shape[2]
+    terms = Terms()
+    if isinstance(mask, Tensor):
+        mask = mask if mask.shape[-1] == keys else mask[..., :keys]
+        padding = flash and mask.dim() == 2
+        terms = Terms(mask.bool().view(mask.shape[0], 1, 1, -1)) if padding else session.masks.visible(mask)
+    elif mask is not None:
+        terms = Terms(_dense(mask, given))
+    if isinstance(bias, Tensor):
+        terms &= session.masks.added(bias if bias.shape[-1] == keys else bias[..., :keys])
+    return terms
+
+
+def _dense(block_mask: Any, given: dict[str, Any]) -> Tensor:
+    """A flex BlockMask spelt out."""
+    from torch.nn.attention.flex_attention import create_mask
+
+    query, keys = given["query"], given["key"].shape[2]
+    batch, heads = block_mask.shape[:2]
+    return create_mask(block_mask.mask_mod, batch, heads, query.shape[2], keys, device=str(query.device))

@@ -1,0 +1,250 @@
+"""Hand-written attention: what becomes of q·kᵀ on its way to a softmax, followed one operation at a time.
+
+A `Scores` says of a tensor that it is cap(factor·q·kᵀ) + Σ cᵢ·biasᵢ, with some entries hidden. Each operation either keeps
+that true for its result, as `STEPS` says how, or the result is no longer followed.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from isotherm.probe import replay
+from isotherm.probe.heads import Fold, fold_terms, reshape_lead
+from isotherm.probe.masks import NEVER, Terms
+from isotherm.probe.session import Call, Session
+
+Args = tuple[Any, ...]
+Kwargs = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Scores:
+    """q [*, T, D] and k [*, S, D] as they were multiplied; `lead` are the scores' leading dimensions now. `many` are
+    multipliers that differ between heads, [*lead, 1, 1]. After a tanh, `cap` is what it was multiplied by."""
+
+    q: Tensor
+    k: Tensor
+    lead: tuple[int, ...]
+    factor: float = 1.0
+    many: tuple[Tensor, ...] = ()
+    cap: float | None = None
+    added: tuple[tuple[float, Tensor], ...] = ()
+    hidden: tuple[Tensor, ...] = ()
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The scores' shape."""
+        return (*self.lead, self.q.shape[-2], self.k.shape[-2])
+
+    def times(self, by: object) -> "Scores | None":
+        """Multiplied by a number, or by one number per head."""
+        number = _number(by)
+        if number is not None:
+            added = tuple((number * c, term) for c, term in self.added)
+            if self.cap is None:
+                return replace(self, factor=self.factor * number, added=added)
+            return replace(self, cap=self.cap * number, added=added)
+        if isinstance(by, Tensor) and self.cap is None and tuple(by.shape[-2:]) == (1, 1):
+            added = tuple((c, term * by) for c, term in self.added)
+            return replace(self, many=(*self.many, by.detach()), added=added)
+        return None
+
+    def plus(self, term: object, coefficient: object = 1.0) -> "Scores | None":
+        """With something added. What is the same for a whole row changes no softmax and is left out."""
+        times = _number(coefficient)
+        if times is None:
+            return None
+        if not isinstance(term, Tensor) or term.dim() == 0:
+            return self
+        if term.shape[-1] == 1 and self.shape[-1] > 1:
+            return self
+        return replace(self, added=(*self.added, (times, term)))
+
+    def without(self, hidden: object, filled: object) -> "Scores | None":
+        """With `filled` in place of the entries where `hidden` is true."""
+        number = _number(filled)
+        if number is None or number > NEVER or not isinstance(hidden, Tensor):
+            return None
+        return replace(self, hidden=(*self.hidden, hidden))
+
+    def capped(self) -> "Scores | None":
+        """After a tanh."""
+        return None if self.added or self.hidden or self.cap is not None else replace(self, cap=1.0)
+
+    def viewed(self, shape: tuple[int, ...]) -> "Scores | None":
+        """With other leading dimensions that hold the same number of entries."""
+        if tuple(shape[-2:]) != self.shape[-2:] or torch.Size(shape).numel() != torch.Size(self.shape).numel():
+            return None
+        lead = tuple(shape[:-2])
+        if lead == self.lead:
+            return self
+        return replace(
+            self,
+            q=torch.broadcast_to(self.q, (*self.lead, *self.q.shape[-2:])).reshape(*lead, *self.q.shape[-2:]),
+            k=torch.broadcast_to(self.k, (*self.lead, *self.k.shape[-2:])).reshape(*lead, *self.k.shape[-2:]),
+            lead=lead,
+            many=tuple(reshape_lead(one, self.lead, lead) for one in self.many),
+            added=tuple((c, reshape_lead(term, self.lead, lead)) for c, term in self.added),
+            hidden=tuple(reshape_lead(mask, self.lead, lead) for mask in self.hidden),
+        )
+
+
+def _number(value: object) -> float | None:
+    if isinstance(value, Tensor):
+        return float(value) if value.numel() == 1 and value.dim() <= 1 else None
+    return float(value) if isinstance(value, (int, float)) else None
+
+
+def product(q: object, kt: object, factor: object = 1.0) -> Scores | None:
+    """q [*, T, D] @ kᵀ [*, D, S]. Parameters are not keys: that is a projection."""
+    number = _number(factor)
+    if number is None or not (isinstance(q, Tensor) and isinstance(kt, Tensor)) or isinstance(kt, nn.Parameter):
+        return None
+    if min(q.dim(), kt.dim()) < 2 or not q.dtype.is_floating_point or isinstance(kt._base, nn.Parameter):
+        return None
+    lead = torch.broadcast_shapes(q.shape[:-2], kt.shape[:-2])
+    return Scores(q.detach(), kt.detach().transpose(-1, -2), tuple(lead), number)
+
+
+def contraction(equation: object, operands: Args) -> Scores | None:
+    """einsum over one shared dimension that is not in the result, whose last two dimensions are the queries and the keys."""
+    if len(operands) == 1 and isinstance(operands[0], (list, tuple)):
+        operands = tuple(operands[0])
+    if not isinstance(equation, str) or len(operands) != 2 or "." in equation or "->" not in equation:
+        return None
+    (one, other), result = equation.replace(" ", "").split("->")[0].split(","), equation.replace(" ", "").split("->")[1]
+    summed = (set(one) & set(other)) - set(result)
+    if len(summed) != 1 or len(result) < 2 or result[-2] not in one or result[-1] not in other:
+        return None
+    if result[-2] in other or result[-1] in one or (set(one) | set(other)) - set(result) != summed:
+        return None
+    over, lead = summed.pop(), result[:-2]
+    q, k = (
+        torch.einsum(f"{names}->{''.join(letter for letter in lead if letter in names)}{row}{over}", operand.detach())
+        for names, operand, row in ((one, operands[0], result[-2]), (other, operands[1], result[-1]))
+    )
+    for axis, letter in enumerate(lead):
+        q = q if letter in one else q.unsqueeze(axis)
+        k = k if letter in other else k.unsqueeze(axis)
+    return product(q, k.transpose(-1, -2))
+
+
+def emit(session: Session, scores: Scores, logits: Tensor) -> None:
+    """Capture the softmax of `logits`, which `scores` describes."""
+    frame = next((f for f in reversed(session.frames.stack) if not isinstance(f.module, nn.Softmax)), None)
+    fold = Fold.of(scores.lead, tuple(scores.k.shape[:-2]), None if frame is None else frame.module)
+    terms = Terms()
+    for coefficient, term in scores.added:
+        terms &= fold_terms(fold, session.masks.added(term, coefficient))
+    for hidden in scores.hidden:
+        terms &= fold_terms(fold, session.masks.hidden(hidden))
+    plain = q = fold.queries(scores.q)
+    for many in scores.many:
+        q = q * fold.term(many).to(q.dtype)
+    scale = scores.factor * (1.0 if scores.cap is None else scores.cap)
+    call = Call(
+        implementation="hand-written",
+        q=q,
+        k=fold.keys(scores.k),
+        scale=scale,
+        passed=None if scores.many else scale,
+        terms=terms,
+        softcap=scores.cap,
+        traced_q=plain,
+    )
+    rows = fold.queries(logits)
+    session.capture(call, None if frame is None else frame.module, lambda problem: replay.softens(problem, None, rows))
+
+
+Find = Callable[[object], Scores | None]
+
+
+def _add(find: Find, args: Args, kwargs: Kwargs) -> Scores | None:
+    one, other, alpha = args[0], args[1], kwargs.get("alpha", 1)
+    mine = find(one)
+    if mine is not None:
+        return mine.plus(other, alpha)
+    theirs = find(other)
+    return theirs.plus(one) if theirs is not None and alpha == 1 else None
+
+
+def _subtract(find: Find, args: Args, kwargs: Kwargs) -> Scores | None:
+    mine, alpha = find(args[0]), _number(kwargs.get("alpha", 1))
+    return None if mine is None or alpha is None else mine.plus(args[1], -alpha)
+
+
+def _multiply(find: Find, args: Args, kwargs: Kwargs) -> Scores | None:  # noqa: ARG001
+    mine = find(args[0])
+    if mine is not None:
+        return mine.times(args[1])
+    theirs = find(args[1])
+    return None if theirs is None else theirs.times(args[0])
+
+
+def _divide(find: Find, args: Args, kwargs: Kwargs) -> Scores | None:
+    mine = find(args[0])
+    if mine is None or kwargs.get("rounding_mode") is not None:
+        return None
+    by = args[1]
+    return mine.times(1 / by) if isinstance(by, Tensor) or by else None
+
+
+def _fill(find: Find, args: Args, kwargs: Kwargs) -> Scores | None:
+    mine = find(args[0])
+    given = dict(zip(("mask", "value"), args[1:], strict=False)) | kwargs
+    return None if mine is None else mine.without(given["mask"], given["value"])
+
+
+def _where(find: Find, args: Args, kwargs: Kwargs) -> Scores | None:
+    condition, yes, no = (*args, *kwargs.values())[:3]
+    if not isinstance(condition, Tensor) or condition.dtype is not torch.bool:
+        condition, yes = yes, condition  # scores.where(condition, other)
+    if (mine := find(yes)) is not None:
+        return mine.without(~condition, no)
+    mine = find(no)
+    return None if mine is None else mine.without(condition, yes)
+
+
+def _same(find: Find, args: Args, kwargs: Kwargs) -> Scores | None:  # noqa: ARG001
+    return find(args[0])
+
+
+def _tanh(find: Find, args: Args, kwargs: Kwargs) -> Scores | None:  # noqa: ARG001
+    mine = find(args[0])
+    return None if mine is None else mine.capped()
+
+
+def _baddbmm(find: Find, args: Args, kwargs: Kwargs) -> Scores | None:  # noqa: ARG001
+    given = dict(zip(("input", "batch1", "batch2"), args, strict=False)) | kwargs
+    scores = product(given["batch1"], given["batch2"], given.get("alpha", 1))
+    beta = given.get("beta", 1)
+    return scores if scores is None or beta == 0 else scores.plus(given["input"], beta)
+
+
+def _matmul(find: Find, args: Args, kwargs: Kwargs) -> Scores | None:  # noqa: ARG001
+    return product(*args[:2]) if len(args) > 1 else None
+
+
+def _einsum(find: Find, args: Args, kwargs: Kwargs) -> Scores | None:  # noqa: ARG001
+    return contraction(args[0], args[1:])
+
+
+STEPS: dict[str, Callable[[Find, Args, Kwargs], Scores | None]] = {
+    **dict.fromkeys(("matmul", "bmm", "__matmul__"), _matmul),
+    "einsum": _einsum,
+    "baddbmm": _baddbmm,
+    **dict.fromkeys(("add", "__radd__"), _add),
+    **dict.fromkeys(("sub", "subtract"), _subtract),
+    **dict.fromkeys(("mul", "multiply", "__rmul__"), _multiply),
+    **dict.fromkeys(("div", "divide", "true_divide"), _divide),
+    "masked_fill": _fill,
+    "where": _where,
+    "tanh": _tanh,
+    **dict.fromkeys(("clamp", "clamp_min", "clip", "max", "maximum", "nan_to_num"), _same),
+    **dict.fromkeys(("float", "half", "bfloat16", "double", "to", "type", "type_as", "contiguous", "clone"), _same),
+    **dict.fromkeys(("view", "reshape", "unflatten", "flatten", "unsqueeze", "squeeze", "__getitem__"), _same),
+}
+"""How each operation changes what is known of its result; the result's own shape is checked after it."""

@@ -1,0 +1,166 @@
+"""Two check-ups side by side, for people: in a terminal and in a pull request; the largest changes first."""
+
+from collections.abc import Iterator
+
+from rich.console import Console
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text as Styled
+
+from isotherm.language import Language, Text
+from isotherm.record import State
+from isotherm.report import digits, glyphs, words
+from isotherm.report.changes import Change, ComparedFinding, CompareRecord, LayerChange, compare
+from isotherm.report.markdown import escaped, markdown_table
+
+__all__ = ["CompareRecord", "compare", "show", "to_markdown"]
+
+MOST = 12
+_TITLE = Text("{before} → {after}", "{before} → {after}")
+_NEW = Text("New findings", "新出现的发现")
+_GONE = Text("Findings gone", "已消失的发现")
+_MOVED = Text("Layers that moved", "有变化的层")
+_FLIPPED = Text("Heads in another state", "状态改变的注意力头")
+_ADDED = Text("Layers added", "新增的层")
+_REMOVED = Text("Layers removed", "移除的层")
+_SAME = Text("Nothing changed.", "没有变化。")
+_MORE = Text("… and {n} more", "…… 另有 {n} 项")
+_FINDING = Text("{glyph} {code} ({place}) {message}", "{glyph} {code}（{place}）{message}")
+_FLIP = Text("layer {layer}, heads {heads}: {before} → {after}", "第 {layer} 层，头 {heads}：{before} → {after}")
+_HEADS = (
+    Text("Layer", "层"),
+    Text("Scale", "缩放"),
+    Text("Entropy / ln n", "熵 / ln n"),
+    Text("Gate p50", "闸门 p50"),
+    Text("Gate p10", "闸门 p10"),
+    Text("Max logit", "最大 logit"),
+)
+
+
+def show(record: CompareRecord, console: Console, language: Language) -> None:
+    """Print a comparison."""
+    console.print(Styled(_title(record, language), style="bold"))
+    if not any(_parts(record)):
+        console.print(Styled(_SAME.to(language), style="green"))
+    for title, findings, style in ((_NEW, record.new_findings, ""), (_GONE, record.gone_findings, "green")):
+        _listed(console, title, [_finding_line(found, language) for found in findings], language, style)
+    if moved := moved_layers(record):
+        _heading(console, _MOVED, language)
+        console.print(_table(moved, language))
+        _rest(console, len(moved), language)
+    _listed(console, _FLIPPED, _flip_lines(record, language), language)
+    for title, names in ((_ADDED, record.added_layers), (_REMOVED, record.removed_layers)):
+        _listed(console, title, [digits.printable(name, 100) for name in names], language)
+
+
+def to_markdown(record: CompareRecord, language: Language) -> str:
+    """The comparison as a pull request's comment."""
+    blocks = [f"### {escaped(_title(record, language))}"]
+    if not any(_parts(record)):
+        blocks.append(_SAME.to(language))
+    for title, findings in ((_NEW, record.new_findings), (_GONE, record.gone_findings)):
+        blocks += _bullets(title, [_finding_line(found, language) for found in findings], language)
+    if moved := moved_layers(record):
+        rows = ([escaped(f"{line.index} {line.name}", 80), *map(_arrow, _changes(line))] for line in moved[:MOST])
+        blocks += [f"**{_MOVED.to(language)}**", markdown_table([head.to(language) for head in _HEADS], rows)]
+    blocks += _bullets(_FLIPPED, _flip_lines(record, language), language)
+    for title, names in ((_ADDED, record.added_layers), (_REMOVED, record.removed_layers)):
+        blocks += _bullets(title, list(names), language)
+    return "\n\n".join(blocks) + "\n"
+
+
+def moved_layers(record: CompareRecord) -> list[LayerChange]:
+    """Layers whose shown numbers differ, the largest change first, relative to the size of what changed."""
+    moved = [(size, line) for line in record.layers if (size := _size(line)) > 0]
+    return [line for _, line in sorted(moved, key=lambda item: (-item[0], item[1].index))]
+
+
+def _size(line: LayerChange) -> float:
+    sizes = [0.0]
+    for change in _changes(line):
+        if change.difference is None:
+            sizes.append(0.0 if change.before == change.after else 1.0)
+        elif digits.number(change.before) != digits.number(change.after):
+            sizes.append(abs(change.difference) / max(abs(change.before or 0), abs(change.after or 0), 0.05))
+    return max(sizes)
+
+
+def _changes(line: LayerChange) -> tuple[Change, ...]:
+    return line.scale, line.entropy_fraction, line.gate_p50, line.gate_p10, line.max_logit
+
+
+def _arrow(change: Change) -> str:
+    before, after = digits.number(change.before), digits.number(change.after)
+    return before if before == after else f"{before} → {after}"
+
+
+def _title(record: CompareRecord, language: Language) -> str:
+    names = digits.printable(record.before, 80), digits.printable(record.after, 80)
+    return _TITLE.format(before=names[0], after=names[1]).to(language)
+
+
+def _parts(record: CompareRecord) -> Iterator[bool]:
+    yield bool(record.new_findings or record.gone_findings or record.flips)
+    yield bool(record.added_layers or record.removed_layers or moved_layers(record))
+
+
+def _finding_line(found: ComparedFinding, language: Language) -> str:
+    finding = found.finding
+    return _FINDING.format(
+        glyph=glyphs.SEVERITY_GLYPHS[finding.severity],
+        code=digits.printable(finding.code, 60),
+        place=words.place(finding.layer, finding.head),
+        message=digits.printable(finding.message.to(language), 300),
+    ).to(language)
+
+
+def _flip_lines(record: CompareRecord, language: Language) -> list[str]:
+    """Heads of a layer that went the same way share a line."""
+    groups: dict[tuple[int, State, State], list[str]] = {}
+    for flip in record.flips:
+        groups.setdefault((flip.layer, flip.before, flip.after), []).append(str(flip.head))
+    lines = []
+    for (layer, before, after), heads in groups.items():
+        states = {"before": _state(before), "after": _state(after)}
+        lines.append(_FLIP.format(layer=layer, heads=", ".join(heads), **states).to(language))
+    return lines
+
+
+def _state(state: State) -> Text:
+    name, glyph = words.STATES[state], glyphs.STATE_GLYPHS[state]
+    return Text(f"{glyph} {name.en}", f"{glyph} {name.zh}")
+
+
+def _heading(console: Console, title: Text, language: Language) -> None:
+    console.print()
+    console.print(Styled(title.to(language), style="bold underline"))
+
+
+def _listed(console: Console, title: Text, lines: list[str], language: Language, style: str = "") -> None:
+    if not lines:
+        return
+    _heading(console, title, language)
+    for line in lines[:MOST]:
+        console.print(Padding(Styled(line, style=style), (0, 0, 0, 2), expand=False))
+    _rest(console, len(lines), language)
+
+
+def _rest(console: Console, total: int, language: Language) -> None:
+    if total > MOST:
+        console.print(Styled(f"  {_MORE.format(n=total - MOST).to(language)}", style="dim"))
+
+
+def _bullets(title: Text, lines: list[str], language: Language) -> list[str]:
+    if not lines:
+        return []
+    more = [_MORE.format(n=len(lines) - MOST).to(language)] if len(lines) > MOST else []
+    return [f"**{title.to(language)}**", "\n".join(f"- {escaped(line, 400)}" for line in [*lines[:MOST], *more])]
+
+
+def _table(moved: list[LayerChange], language: Language) -> Table:
+    table = Table(box=None, padding=(0, 2, 0, 0))
+    for head in _HEADS:
+        table.add_column(head.to(language), justify="right", header_style="dim")
+    for line in moved[:MOST]:
+        table.add_row(str(line.index), *map(_arrow, _changes(line)))
+    return table

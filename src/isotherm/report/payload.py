@@ -1,0 +1,286 @@
+"""What the page carries: the record in compact form, cut to a number of bytes so that no model makes a page too big.
+
+What is cut is chosen by how much it deserves a look (`summary.remarkable`), is the same every time, and is counted in
+`left_out` so that the page can say so: findings past a share of the room, layers past what the map can hold, then the
+finer pictures of the heads least worth a look.
+"""
+
+import json
+from collections.abc import Iterable, Sequence
+from itertools import islice
+from math import isfinite, log
+from typing import Any
+
+from isotherm.language import Text
+from isotherm.record import CheckRecord, HeadStats, Layer, Spread
+from isotherm.report import glyphs, summary, words
+from isotherm.report.digits import compact, printable
+from isotherm.report.summary import LayerSummary
+
+MANY_HEADS = 4096
+ALPHABET = "".join(chr(code) for code in range(0x21, 0x7F) if chr(code) not in "\"\\<>&'")
+COLUMNS = ("gate_p50", "gate_p10", "entropy_fraction", "max_logit", "logit_std", "top1", "sink", "n_eff")
+_SPREADS = ("jacobian_trace", "entropy_fraction", "entropy", "top1", "n_eff")
+
+
+def size_of(value: object) -> int:
+    """Bytes of a value once embedded: `<`, `>`, `&` grow to six characters."""
+    text = json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+    return len(text.encode("utf-8", "replace")) + 5 * sum(text.count(letter) for letter in "<>&\u2028\u2029")
+
+
+class Texts:
+    """Sentences and names, each kept once; the rest of the payload refers to them by number."""
+
+    def __init__(self) -> None:
+        self.known: dict[tuple[str, str], int] = {}
+
+    def add(self, text: Text | str | None, limit: int = 600) -> int | None:
+        """The number of a sentence; None for none."""
+        if text is None:
+            return None
+        english, chinese = (text, text) if isinstance(text, str) else (text.en, text.zh)
+        return self.known.setdefault((printable(english, limit), printable(chinese, limit)), len(self.known))
+
+    def plain(self) -> list[list[str] | str]:
+        """[English, Chinese], or one string where they are the same."""
+        return [english if english == chinese else [english, chinese] for english, chinese in self.known]
+
+
+def payload(record: CheckRecord, room: int) -> dict[str, Any]:
+    """Everything the page shows, in at most about `room` bytes."""
+    texts = Texts()
+    base = _base(record, texts)
+    findings = _within(room // 4, (_finding(finding, texts) for finding in summary.ordered_findings(record)))
+    layers = _layers_within(record, room // 8 * 5)
+    shown = {line.layer.index for line in layers}
+    base |= {
+        "layers": [_layer(line, texts) for line in layers],
+        "heads": columns_of([head for line in layers for head in line.layer.head_stats]),
+        "findings": findings,
+        "what_if": _what_if(record, texts, shown, room // 8),
+        "comparisons": [_comparison(comparison, texts) for comparison in record.comparisons[:100]],
+        "unseen": [[texts.add(it.name), texts.add(it.module), texts.add(it.why)] for it in record.unseen[:100]],
+    }
+    base["texts"] = texts.plain()
+    base["details"] = details = _details_within(room - size_of(base), record, layers)
+    heads = sum(len(line.layer.head_stats) for line in layers)
+    base["left_out"] = {
+        "findings": len(record.findings) - len(findings),
+        "layers": len(record.layers) - len(layers),
+        "details": heads - len(details),
+        "unseen": max(len(record.unseen) - 100, 0),
+        "packed": heads > MANY_HEADS,
+    }
+    return base
+
+
+def _within(room: int, rows: Iterable[Any]) -> list[Any]:
+    """As many rows, from the first on, as fit."""
+    kept, used = [], 0
+    for row in rows:
+        used += size_of(row) + 1
+        if used > room:
+            break
+        kept.append(row)
+    return kept
+
+
+def _base(record: CheckRecord, texts: Texts) -> dict[str, Any]:
+    model, cost, context = record.model, record.cost, record.context
+    return {
+        "schema": printable(record.schema, 60),
+        "created": printable(record.created, 60),
+        "model": {
+            "name": printable(model.name),
+            "architecture": printable(model.architecture),
+            "origin": printable(model.origin, 300),
+            "dtype": printable(model.dtype, 40),
+            "device": printable(model.device, 40),
+            "parameters": model.parameters,
+            "tokens": model.tokens,
+            "batch": model.batch,
+            "at_initialisation": model.at_initialisation,
+            "layers": len(record.layers),
+            "heads": summary.widest(record),
+        },
+        "versions": [
+            [printable(name, 60), printable(version, 60)] for name, version in islice(record.versions.items(), 40)
+        ],
+        "cost": [compact(cost.seconds), compact(cost.model_seconds), compact(cost.peak_mib)],
+        "verdict": texts.add(summary.verdict(record)),
+        "severity": summary.verdict_severity(record),
+        "how_got": texts.add(summary.how_got(record)),
+        "states": summary.state_counts(record),
+        "context": context
+        and {
+            "length": context.length,
+            "seen": context.seen,
+            "now": compact(context.entropy_fraction_now),
+            "then": compact(context.entropy_fraction_then),
+            "factor": compact(context.factor),
+            "message": texts.add(context.message),
+        },
+    }
+
+
+def _finding(finding: Any, texts: Texts) -> dict[str, Any]:
+    return {
+        "code": printable(finding.code, 60),
+        "severity": finding.severity,
+        "layer": finding.layer,
+        "head": finding.head,
+        "message": [printable(finding.message.en, 600), printable(finding.message.zh, 600)],
+        "evidence": [
+            [printable(name, 60), printable(value, 120) if isinstance(value, str) else compact(value)]
+            for name, value in islice(finding.evidence.items(), 12)
+        ],
+        "advice": texts.add(finding.advice),
+        "threshold": texts.add(finding.threshold),
+    }
+
+
+def _layer(line: LayerSummary, texts: Texts) -> dict[str, Any]:
+    layer, scale, advice = line.layer, line.layer.scale, line.layer.advice
+    return {
+        "index": layer.index,
+        "name": printable(layer.name, 120),
+        "kind": layer.kind,
+        "shape": [len(layer.head_stats), layer.kv_heads, layer.head_dim, layer.keys],
+        "ids": _irregular(layer),
+        "implementation": texts.add(layer.implementation, 60),
+        "critical": compact(line.critical),
+        "line": [
+            compact(value)
+            for value in (line.sigma, line.entropy_fraction, line.gate_p10, line.gate_p50, line.max_logit)
+        ],
+        "scale": [compact(scale.passed), compact(scale.effective), compact(scale.declared)],
+        "agrees": scale.agrees,
+        "rule": texts.add(scale.rule, 120),
+        "source": texts.add(scale.source, 120),
+        "note": texts.add(scale.note, 300),
+        "advice": advice
+        and [compact(advice.spread), compact(advice.target), compact(advice.factor), texts.add(advice.how)],
+    }
+
+
+def _irregular(layer: Layer) -> list[int] | None:
+    """Numbers of the heads where they are not simply 0, 1, 2…"""
+    numbers = [head.head for head in layer.head_stats]
+    return None if numbers == list(range(len(numbers))) else numbers
+
+
+def _comparison(comparison: Any, texts: Texts) -> list[Any]:
+    first, second = comparison.implementations
+    numbers = compact(comparison.difference), compact(comparison.tolerance)
+    return [
+        texts.add(first, 60),
+        texts.add(second, 60),
+        comparison.layer,
+        texts.add(comparison.statistic),
+        *numbers,
+        comparison.agree,
+    ]
+
+
+def _what_if(record: CheckRecord, texts: Texts, shown: set[int], room: int) -> list[dict[str, Any]]:
+    """Medians of every rule, and its curve over the layers for as many rules as fit."""
+    rules: list[dict[str, Any]] = []
+    for what_if in record.what_if[:40]:
+        line = summary.rule_summary(what_if)
+        medians = (line.entropy_fraction, line.gate_p50, line.gate_p10, line.max_logit)
+        curve = [
+            [
+                at.index,
+                *(compact(value, 3) for value in (at.entropy_fraction, at.jacobian_trace, at.gate_p10, at.max_logit)),
+            ]
+            for at in what_if.layers
+            if at.index in shown
+        ]
+        room -= size_of(curve)
+        rules.append(
+            {
+                "rule": texts.add(words.rule_name(what_if.rule), 60),
+                "as_is": what_if.rule == "as is",
+                "medians": [compact(value) for value in medians],
+                "curve": curve if room > 0 else [],
+            }
+        )
+    return rules
+
+
+def _layers_within(record: CheckRecord, room: int) -> list[LayerSummary]:
+    """All layers, or as many of those most worth a look as the room allows."""
+    many = sum(len(layer.head_stats) for layer in record.layers) > MANY_HEADS
+    per_head = 2 * len(COLUMNS) + 1 if many else 7 * len(COLUMNS)
+    size = max((len(layer.head_stats) for layer in record.layers), default=0) * per_head + 400
+    return summary.worst_layers(record, max(room // size, 1))
+
+
+def columns_of(heads: Sequence[HeadStats]) -> dict[str, Any]:
+    """Statistics of all heads, one column each, layer after layer; packed into text where there are many."""
+    values: dict[str, list[float | None]] = {
+        "gate_p50": [head.jacobian_trace.p50 for head in heads],
+        "gate_p10": [head.jacobian_trace.p10 for head in heads],
+        "entropy_fraction": [head.entropy_fraction.p50 for head in heads],
+        "max_logit": [head.max_logit for head in heads],
+        "logit_std": [head.logit_std for head in heads],
+        "top1": [head.top1.p50 for head in heads],
+        "sink": [head.sink for head in heads],
+        "n_eff": [head.n_eff.p50 for head in heads],
+    }
+    states = list(glyphs.STATE_GLYPHS)
+    columns: dict[str, Any] = {"state": "".join(str(states.index(head.state)) for head in heads)}
+    for name in COLUMNS:
+        columns[name] = pack(values[name]) if len(heads) > MANY_HEADS else [compact(value) for value in values[name]]
+    return columns
+
+
+def pack(values: Sequence[float | None]) -> dict[str, Any]:
+    """Two characters a number: 7,742 even steps between the least and the largest, of the logarithm where they span
+    decades; the first code is «none», the second zero. The step is 0.3 % over ten decades, 1e-4 over [0, 1]."""
+    known = [value for value in values if value is not None and isfinite(value)]
+    positive = [value for value in known if value > 0]
+    logarithmic = len(positive) > 0 and min(known) >= 0 and max(positive) / min(positive) > 50
+    scaled = [log(value) for value in positive] if logarithmic else known
+    low, high = (min(scaled), max(scaled)) if scaled else (0.0, 0.0)
+    steps = len(ALPHABET) ** 2 - 3
+
+    def code(value: float | None) -> int:
+        if value is None or not isfinite(value):
+            return 0
+        if value == 0:
+            return 1
+        place = log(value) if logarithmic else value
+        return 2 + (round((place - low) / (high - low) * steps) if high > low else 0)
+
+    letters = (divmod(code(value), len(ALPHABET)) for value in values)
+    text = "".join(ALPHABET[first] + ALPHABET[second] for first, second in letters)
+    return {"low": low, "high": high, "steps": steps, "log": logarithmic, "codes": text}
+
+
+def _details_within(room: int, record: CheckRecord, layers: list[LayerSummary]) -> list[list[Any]]:
+    """Finer pictures, most remarkable head first, until the room is full."""
+    order = ((line.layer.index, head.head) for line in layers for head in line.layer.head_stats)
+    places = {head: place for place, head in enumerate(order)}
+    heads = (((layer.index, head.head), head) for layer, head in summary.remarkable(record))
+    return _within(room - 200, (_detail(places[key], head) for key, head in heads if key in places))
+
+
+def _detail(place: int, head: HeadStats) -> list[Any]:
+    """[place, spreads, predicted, counts, sampled, gate and entropy histograms, gate and entropy along the sequence]."""
+    spreads: list[Spread] = [getattr(head, name) for name in _SPREADS]
+    detail = head.detail
+    return [
+        place,
+        [[compact(value) for value in (it.mean, it.p10, it.p50, it.p90)] for it in spreads],
+        [compact(head.predicted_gate), compact(head.predicted_entropy_fraction)],
+        [head.rows, head.empty, head.invalid],
+        int(head.label == "sampled"),
+        *([] if detail is None else [list(detail.gate_histogram), list(detail.entropy_histogram)]),
+        *([] if detail is None else [_per_mille(detail.position_gate), _per_mille(detail.position_entropy)]),
+    ]
+
+
+def _per_mille(values: tuple[float | None, ...]) -> list[int | None]:
+    return [None if value is None or not isfinite(value) else round(value * 1000) for value in values]

@@ -1,0 +1,192 @@
+"""Each kind of bug is reported with its code at its layer, and what is legitimate is not."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+import isotherm
+from isotherm.checkup import Options
+from isotherm.health.findings import CODES
+from isotherm.record import SCHEMA, CheckRecord, from_plain, to_plain
+from tests.health.models import DIM, HEADS, Attention, Model, batch, trained
+
+QUICK = Options(what_if=(), compare=False)
+D = DIM // HEADS
+
+
+def check(*layers, data=None):
+    torch.manual_seed(0)
+    return isotherm.check(trained(Model(*layers)), batch() if data is None else data, options=QUICK)
+
+
+def codes(report):
+    return [(finding.code, finding.layer, finding.head) for finding in report.findings]
+
+
+LEGITIMATE = {
+    "PyTorch's kernel": {},
+    "by hand": {"fused": False},
+    "scale written out": {"scale": D**-0.5},
+    "q and k each scaled by d^-1/4": {"scale": 1.0, "early": D**-0.25},
+    "the same, by hand": {"scale": 1.0, "early": D**-0.25, "fused": False},
+    "QK-norm": {"norm": True},
+    "QK-norm with another scale": {"norm": True, "scale": 0.5},
+}
+
+
+@pytest.mark.parametrize("how", LEGITIMATE.values(), ids=LEGITIMATE.keys())
+def test_what_is_legitimate_is_not_reported(how):
+    torch.manual_seed(0)
+    assert codes(check(Attention(), Attention(**how))) == []
+
+
+PLANTED = {
+    "missing": ({"scale": 1.0}, "scale missing"),
+    "missing, by hand": ({"scale": 1.0, "fused": False}, "scale missing"),
+    "doubled": ({"early": D**-0.25}, "scale applied twice"),
+    "squared, by hand": ({"scale": 1 / D, "fused": False}, "scale applied twice"),
+    "inverted": ({"scale": D**0.5}, "inverted scale"),
+    "off by the wrong scalar": ({"scale": (D * 256 / 224) ** -0.5}, "none of the usual mistakes"),
+}
+
+
+@pytest.mark.parametrize(("how", "likely"), PLANTED.values(), ids=PLANTED.keys())
+@pytest.mark.parametrize("at", [0, 1])
+def test_a_wrong_scale_is_reported_at_its_layer(how, likely, at):
+    torch.manual_seed(0)
+    layers = [Attention(), Attention()]
+    layers[at] = Attention(**how)
+    found = [finding for finding in check(*layers).findings if finding.code == "scale-mismatch"]
+    assert [finding.layer for finding in found] == [at]
+    assert found[0].evidence["likely"] == likely
+    assert found[0].severity == "warning"  # no configuration declares it; convention does
+
+
+def test_nan_in_one_head_is_reported_at_that_head():
+    torch.manual_seed(0)
+    bad = Attention()
+    with torch.no_grad():
+        bad.q_proj.weight[2 * D] = torch.nan
+    assert codes(check(Attention(), bad))[0] == ("invalid-values", 1, 2)
+
+
+def test_one_head_run_hot_is_reported_at_that_head():
+    torch.manual_seed(0)
+    hot = Attention()
+    with torch.no_grad():
+        hot.q_proj.weight[D : 2 * D] *= 300
+    found = check(Attention(), hot)
+    assert codes(found) == [("logits-large", 1, 1)]
+    assert found.layers[1].head_stats[1].state == "saturated"
+
+
+def test_diverging_logits_are_an_error_and_leave_no_room_for_half_precision():
+    torch.manual_seed(0)
+    hot = Attention()
+    with torch.no_grad():
+        hot.q_proj.weight[D : 2 * D] *= 1e5
+    report = check(hot)
+    assert [(f.code, f.severity) for f in report.findings] == [
+        ("logits-diverging", "error"),
+        ("half-precision-headroom", "note"),
+    ]
+
+
+def test_an_untrained_model_whose_softmax_is_frozen_is_an_error():
+    torch.manual_seed(0)
+    model = Model(Attention(scale=40.0))
+    report = isotherm.check(model, batch(), options=QUICK)
+    assert "frozen-at-init" in {finding.code for finding in report.findings}
+    assert report.layers[0].advice is not None
+    assert report.layers[0].advice.factor < 0.2
+    assert "frozen-at-init" not in {
+        finding.code for finding in isotherm.check(trained(model), batch(), options=QUICK).findings
+    }
+
+
+def test_many_heads_of_a_layer_are_one_finding():
+    torch.manual_seed(0)
+    layer = Attention()
+    with torch.no_grad():
+        layer.q_proj.weight *= 300
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("isotherm.health.findings.HEADS_NAMED", 2)
+        found = check(layer).findings
+    assert [finding.code for finding in found] == ["logits-large"]
+    assert "4 heads of this layer" in found[0].message.en
+
+
+def test_states_are_facts():
+    torch.manual_seed(0)
+    layer = Attention()
+    with torch.no_grad():
+        layer.q_proj.weight[:D] = 0
+        layer.q_proj.bias[:D] = 0  # head 0 sees all keys alike
+        layer.q_proj.weight[D : 2 * D] *= 100  # head 1 sees one key
+        layer.q_proj.weight[2 * D :] *= 5  # heads 2 and 3 choose
+    assert [head.state for head in check(layer).layers[0].head_stats] == [
+        "diffuse",
+        "saturated",
+        "balanced",
+        "balanced",
+    ]
+
+
+def test_findings_explain_themselves_in_both_languages():
+    torch.manual_seed(0)
+    hot = Attention(scale=1.0)
+    with torch.no_grad():
+        hot.q_proj.weight[D : 2 * D] *= 1e5
+        hot.q_proj.weight[:D] = torch.nan
+    report = check(hot)
+    assert {finding.code for finding in report.findings} <= set(CODES)
+    for finding in report.findings:
+        for text in (finding.message, finding.advice, finding.threshold):
+            assert text.en.isascii() or "√" in text.en or "·" in text.en
+            assert any("\u4e00" <= letter <= "\u9fff" for letter in text.zh)
+        assert "{" not in finding.message.en + finding.message.zh + finding.advice.en + finding.advice.zh
+
+
+def test_the_record_survives_json():
+    import json
+
+    torch.manual_seed(0)
+    record = isotherm.check(Model(Attention(), Attention(scale=1.0)), batch(), options=Options(context=4096)).record
+    assert record.schema == SCHEMA
+    again = from_plain(CheckRecord, json.loads(json.dumps(to_plain(record))))
+    assert to_plain(again) == to_plain(record)
+    with pytest.raises(isotherm.errors.ArgumentError, match=r"report\.layers\[0\]\.heads"):
+        from_plain(CheckRecord, to_plain(record) | {"layers": [to_plain(record.layers[0]) | {"heads": "many"}]})
+
+
+def test_padding_queries_are_no_rows():
+    from isotherm.health.examine import without_padding
+    from isotherm.health.what_if import measure
+    from isotherm.probe import probe
+
+    torch.manual_seed(0)
+    model = Model(Attention())
+    with probe(model) as seen:
+        model(batch())
+    mask = torch.ones(2, 23)
+    mask[1, :5] = 0
+    stats = without_padding(measure(seen.captures[0]), seen.captures[0], {"attention_mask": mask})
+    assert stats.empty[1, :, :5].all()
+    assert stats.empty.sum() == 5 * HEADS
+
+
+def test_context_says_what_keeps_the_entropy():
+    torch.manual_seed(0)
+    layer = Attention()
+    with torch.no_grad():
+        layer.q_proj.weight *= 4
+    report = isotherm.check(trained(Model(layer)), batch(101), options=replace(QUICK, context=8192))
+    context = report.record.context
+    assert context.seen == 101
+    assert context.factor > 1
+    from isotherm.theory import gaussian_row
+
+    sigma = float(context.message.en.split("σ = ")[1].split(")")[0])
+    kept = gaussian_row(8192, sigma * context.factor).entropy
+    assert kept == pytest.approx(gaussian_row(101, sigma).entropy, rel=0.02)

@@ -1,0 +1,257 @@
+"""The page in a real browser. After every test: nothing asked of the network, nothing on the console, no dialog."""
+
+import csv
+import re
+
+import pytest
+
+from isotherm.report import words
+from isotherm.report.page_words import PAGE
+from tests.report import records
+
+# Terms and names that Chinese text keeps.
+KEPT = r"softmax|logit|arg-max|MiB|kB|NaN|Inf|CSV|SVG|PNG|JSON|isotherm( check)?|--json|diag|pp|ln n|log-n|kv|p\d\d|σ_c|\b[MBdnxkNpqij]\b"
+
+
+def visible_texts(page):
+    """All text a reader sees that is the page's own: not names or codes, not sentences of the record."""
+    return page.evaluate(
+        """() => {
+          const walker = document.createTreeWalker(document.getElementById("page"), NodeFilter.SHOW_TEXT);
+          const found = [];
+          while (walker.nextNode()) {
+            const parent = walker.currentNode.parentElement;
+            if (!parent.closest("[translate=no], [data-said]")) found.push(walker.currentNode.textContent.trim());
+          }
+          for (const node of document.querySelectorAll("[aria-label], [title]:not([role=rowheader])"))
+            found.push(node.getAttribute("aria-label") || "", node.getAttribute("title") || "");
+          return found.filter(Boolean);
+        }"""
+    )
+
+
+def fills(page):
+    return page.eval_on_selector_all("[role=gridcell]", "cells => cells.map(cell => cell.style.backgroundColor)")
+
+
+@pytest.mark.parametrize(
+    "make", [records.minilm, records.gpt2, records.giant, records.bare, records.ugly], ids=lambda make: make.__name__
+)
+def test_it_has_a_cell_for_every_head(opened, make):
+    record = make()
+    page = opened(record).page
+    assert page.locator("[role=gridcell]").count() == sum(len(layer.head_stats) for layer in record.layers)
+    assert page.locator("h1").inner_text().strip() == record.model.name.strip()
+
+
+def test_the_console_and_network_checks_can_fail(opened, browser, tmp_path):
+    path = tmp_path / "bad.html"
+    path.write_text(
+        "<img src='https://example.invalid/x.png'><script>console.log('hello'); alert(1)</script>", encoding="utf-8"
+    )
+    from tests.report.conftest import Opened
+
+    bad = Opened(browser, path, "")
+    bad.page.wait_for_timeout(200)
+    assert bad.outside() == ["https://example.invalid/x.png"]
+    assert "hello" in bad.said
+    assert "dialog: 1" in bad.said
+    bad.context.close()
+
+
+def test_the_policy_stops_a_script_that_is_not_ours(opened):
+    page = opened(records.minilm())
+    page.page.evaluate(
+        """() => { const script = document.createElement("script"); script.textContent = "window.broken = 1"; document.body.append(script);
+          const image = new Image(); image.src = "https://example.invalid/x.png"; document.body.append(image); }"""
+    )
+    page.page.wait_for_timeout(100)
+    assert page.page.evaluate("window.broken") is None
+    assert page.refused == [("https://example.invalid/x.png", "csp")]
+    assert any("Content Security Policy" in line for line in page.said)
+    page.said.clear()
+    page.requests.clear()
+
+
+def test_hostile_names_stay_text(opened):
+    page = opened(records.ugly()).page
+    page.locator("#lang-zh").click()
+    page.locator("[role=gridcell]").nth(3).click()
+    page.locator("#stat").select_option("max_logit")
+    assert page.locator("main img, main script, main b b, main a").count() == 0
+    assert page.locator(".where").inner_text() == records.ATTACK
+
+
+def test_every_statistic_paints_the_map_its_own_way(opened):
+    page = opened(records.gpt2()).page
+    seen = set()
+    for key in ["state", *(statistic.key for statistic in words.STATISTICS)]:
+        page.locator("#stat").select_option(key)
+        seen.add(tuple(fills(page)))
+    assert len(seen) == len(words.STATISTICS) + 1
+
+
+def test_the_keyboard_walks_the_map_and_opens_a_head(opened):
+    page = opened(records.gpt2(), "#lang=en&head=0.0").page
+    tabbable = page.locator("[role=gridcell][tabindex='0']")
+    assert tabbable.count() == 1
+    tabbable.focus()
+    for key in ("ArrowDown", "ArrowDown", "ArrowDown", "ArrowRight", "ArrowRight", "ArrowLeft"):
+        page.keyboard.press(key)
+    focused = page.evaluate("document.activeElement.getAttribute('aria-label')")
+    assert focused == "Layer 3, head 1: saturated"
+    assert tabbable.count() == 1
+    assert page.locator("#tip").is_visible()
+    page.keyboard.press("Enter")
+    assert page.evaluate("document.activeElement.tagName") == "H3"
+    assert "head 1" in page.locator("#detail h3").inner_text()
+    assert page.evaluate("location.hash").endswith("head=3.1")
+    page.keyboard.press("Escape")
+    assert page.evaluate("document.activeElement.getAttribute('aria-label')") == focused
+    page.keyboard.press("Control+End")
+    assert "Layer 11, head 11" in page.evaluate("document.activeElement.getAttribute('aria-label')")
+    page.keyboard.press("ArrowRight")
+    page.keyboard.press("ArrowDown")
+    assert "Layer 11, head 11" in page.evaluate("document.activeElement.getAttribute('aria-label')")
+
+
+def test_detail_shows_measurement_beside_theory(opened):
+    record = records.gpt2()
+    page = opened(record, "#lang=en&head=3.2").page
+    head = record.layers[3].head_stats[2]
+    detail = page.locator("#detail").inner_text()
+    for value in (head.jacobian_trace.mean, head.predicted_gate, head.predicted_entropy_fraction):
+        assert f"{value:.3g}"[:5] in detail
+    assert "frozen" in detail
+    assert page.locator("#detail svg").count() == 4
+
+
+def test_a_finding_leads_to_its_head(opened):
+    page = opened(records.gpt2()).page
+    page.locator("button.place", has_text="layer 9 · head 4").click()
+    assert "head 4" in page.locator("#detail h3").inner_text()
+
+
+@pytest.mark.parametrize("make", [records.gpt2, records.giant], ids=lambda make: make.__name__)
+def test_chinese_leaves_no_english(opened, make):
+    page = opened(make()).page
+    before = page.locator("#page").inner_text()
+    page.locator("#lang-zh").click()
+    assert page.evaluate("document.documentElement.lang") == "zh-CN"
+    assert "lang=zh" in page.evaluate("location.hash")
+    for key in words.STATISTICS:
+        page.locator("#stat").select_option(key.key)
+        left = [text for text in visible_texts(page) if re.search(r"[A-Za-z]", re.sub(KEPT, "", text))]
+        assert left == []
+    for said in page.locator("[data-said]").all_inner_texts():
+        assert said == "" or re.search(r"[\u4e00-\u9fff]", said)
+    page.locator("#stat").select_option("state")
+    page.locator("#lang-en").click()
+    assert page.locator("#page").inner_text() == before
+    page.locator("#lang-zh").click()
+    page.reload()
+    assert page.evaluate("document.documentElement.lang") == "zh-CN"
+
+
+def test_english_leaves_no_chinese(opened):
+    page = opened(records.gpt2()).page
+    assert [text for text in visible_texts(page) if re.search(r"[\u4e00-\u9fff]", text)] == []
+    assert not re.search(r"[\u4e00-\u9fff]", "".join(page.locator("[data-said]").all_inner_texts()))
+
+
+def test_every_word_of_the_page_is_used():
+    from importlib.resources import files
+
+    folder = files("isotherm.report") / "page"
+    script = "".join(file.read_text(encoding="utf-8") for file in folder.iterdir() if file.name.endswith(".js"))
+    keys = set(re.findall(r'"([a-z_0-9]+)"', script))
+    assert PAGE.keys() - keys == set()
+    called = set(re.findall(r'\bt\("([a-z_0-9]+)"', script))
+    assert called - PAGE.keys() == set()
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_the_theme_follows_the_system_and_the_button(opened, scheme):
+    page = opened(records.minilm(), color_scheme=scheme).page
+    background = "getComputedStyle(document.documentElement).backgroundColor"
+    before = page.evaluate(background)
+    assert (sum(map(int, re.findall(r"\d+", before))) > 400) == (scheme == "light")
+    page.locator("#theme").click()
+    assert page.evaluate(background) != before
+    page.reload()
+    assert page.evaluate(background) != before
+
+
+def test_csv_holds_every_head(opened):
+    record = records.gpt2()
+    page = opened(record).page
+    with page.expect_download() as download:
+        page.locator("#save-csv").click()
+    assert download.value.suggested_filename == "isotherm-gpt2-finetuned-long.csv"
+    with open(download.value.path(), encoding="utf-8", newline="") as file:
+        rows = list(csv.DictReader(file))
+    heads = [(layer, head) for layer in record.layers for head in layer.head_stats]
+    assert len(rows) == len(heads)
+    for row, (layer, head) in zip(rows, heads, strict=True):
+        assert (int(row["layer"]), row["name"], int(row["head"]), row["state"]) == (
+            layer.index,
+            layer.name,
+            head.head,
+            head.state,
+        )
+        assert float(row["gate_p50"]) == pytest.approx(head.jacobian_trace.p50, rel=1e-3)
+        assert float(row["max_logit"]) == pytest.approx(head.max_logit, rel=1e-3)
+
+
+def test_csv_cannot_hold_a_formula(opened):
+    from dataclasses import replace
+
+    record = records.minilm()
+    record = replace(record, layers=(replace(record.layers[0], name='=HYPERLINK("x","y"),1'), *record.layers[1:]))
+    page = opened(record).page
+    with page.expect_download() as download:
+        page.locator("#save-csv").click()
+    with open(download.value.path(), encoding="utf-8", newline="") as file:
+        assert next(csv.DictReader(file))["name"] == """'=HYPERLINK("x","y"),1"""
+
+
+@pytest.mark.parametrize("stat", ["state", "gate_p10"])
+def test_pictures_are_pictures(opened, stat):
+    page = opened(records.gpt2(), f"#lang=zh&stat={stat}").page
+    with page.expect_download() as download:
+        page.locator("#save-svg").click()
+    drawing = download.value.path().read_text(encoding="utf-8")
+    assert drawing.startswith("<svg xmlns")
+    assert drawing.count("<rect") > 144
+    with page.expect_download() as download:
+        page.locator("#save-png").click()
+    picture = download.value.path().read_bytes()
+    assert picture.startswith(b"\x89PNG")
+    assert len(picture) > 3000
+
+
+@pytest.mark.parametrize("language", ["en", "zh"])
+@pytest.mark.parametrize("make", [records.gpt2, records.giant, records.ugly], ids=lambda make: make.__name__)
+def test_a_narrow_screen_does_not_scroll_sideways(opened, make, language):
+    page = opened(make(), f"#lang={language}", viewport={"width": 360, "height": 740}).page
+    assert page.evaluate("document.documentElement.scrollWidth") <= 360
+
+
+def test_it_prints(opened):
+    page = opened(records.gpt2(), "#lang=en&theme=dark").page
+    assert page.pdf().startswith(b"%PDF")
+    page.emulate_media(media="print")
+    assert not page.locator("#save-csv").is_visible()
+    assert page.locator("#grid").is_visible()
+    assert page.evaluate("getComputedStyle(document.documentElement).backgroundColor") == "rgb(255, 255, 255)"
+
+
+def test_the_table_says_what_the_map_shows(opened):
+    record = records.minilm()
+    page = opened(record, "#lang=en&stat=entropy_fraction").page
+    page.locator("details.alternative summary").click()
+    rows = page.locator("details.alternative tbody tr")
+    rows.first.wait_for()
+    assert rows.count() == 6
+    value = record.layers[2].head_stats[4].entropy_fraction.p50
+    assert float(rows.nth(2).locator("td").nth(4).inner_text()) == pytest.approx(value, abs=6e-4)
