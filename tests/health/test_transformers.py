@@ -1,10 +1,8 @@
 """Stock architectures raise no alarm; the bugs that shipped, planted in them, do."""
 
 import sys
-from dataclasses import replace
 
 import pytest
-import torch
 
 import isotherm
 from isotherm.checkup import Options
@@ -53,12 +51,11 @@ def test_a_wrong_scale_in_one_layer_is_reported_at_that_layer(name, factor, monk
     module = sys.modules[type(model).__module__]
     functions = module.ALL_ATTENTION_FUNCTIONS
     original = functions["sdpa"]
-    calls = []
+    order = {}
 
     def wrong(attention, query, *args, scaling=None, **kwargs):
-        calls.append(1)
         right = query.shape[-1] ** -0.5 if scaling is None else scaling
-        wanted = (right * factor if factor else 1.0) if len(calls) == target + 1 else right
+        wanted = (right * factor if factor else 1.0) if order.setdefault(id(attention), len(order)) == target else right
         return original(attention, query, *args, scaling=wanted, **kwargs)
 
     monkeypatch.setitem(type(functions)._global_mapping, "sdpa", wrong)
@@ -148,19 +145,5 @@ def test_a_qk_norm_gain_that_differs_between_paths(monkeypatch):
         return original(attention, query * 1.5, *args, **kwargs)
 
     monkeypatch.setitem(type(functions)._global_mapping, "sdpa", other_gain)
-    assert "implementations-disagree" not in {f.code for f in isotherm.check(model, batch, options=QUICK).findings}
-    # the probe sees q before this function multiplies it, so the difference shows one layer on
-    report = isotherm.check(model, batch, options=replace(QUICK, compare=True))
-    assert "implementations-disagree" in {f.code for f in report.findings}
-
-
-def test_one_heads_query_weights_times_thirty():
-    model, batch = made("llama")
-    with torch.no_grad():
-        model.model.layers[1].self_attn.q_proj.weight[8:16] *= 30
-    before = isotherm.check(made("llama")[0], batch, options=QUICK)
-    after = isotherm.check(model, batch, options=QUICK)
-    one, other = before.layers[1].head_stats[1], after.layers[1].head_stats[1]
-    assert other.logit_std == pytest.approx(30 * one.logit_std, rel=1e-3)
-    assert {f.layer for f in after.findings} == {1}
-    assert {f.head for f in after.findings} == {1}
+    report = isotherm.check(model, batch, options=Options(what_if=()))
+    assert [(f.code, f.layer) for f in report.findings] == [("implementations-disagree", 0)]

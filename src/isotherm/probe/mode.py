@@ -29,6 +29,9 @@ class Mode(TorchFunctionMode):
         """One call."""
         kwargs = {} if kwargs is None else kwargs
         if not self._session.awake:
+            if self._session.within and getattr(func, "__name__", "") == "scaled_dot_product_attention":
+                with self._session.aside():
+                    self._session.handed_on.append(sdpa.handed(args, kwargs))
             return func(*args, **kwargs)
         name = getattr(func, "__name__", "")
         writes = name == "__setitem__" or (name.endswith("_") and not name.endswith("__")) or "out" in kwargs

@@ -22,10 +22,6 @@ class Patches:
         setattr(owner, name, value)
         self._undo.append(lambda: setattr(owner, name, old))
 
-    def later(self, undo: Callable[[], None]) -> None:
-        """Something else to take back."""
-        self._undo.append(undo)
-
     def undo(self) -> None:
         """Put everything back, the last first; one that fails does not keep the others from it."""
         errors = []

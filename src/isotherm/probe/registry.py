@@ -9,12 +9,14 @@ import inspect
 import sys
 from collections.abc import Callable, Iterator, MutableMapping
 from contextlib import AbstractContextManager, ExitStack
+from dataclasses import replace
 from math import sqrt
 from typing import Any
 
 from torch import Tensor, nn
 
 from isotherm.language import Text
+from isotherm.ops import Problem
 from isotherm.probe import replay
 from isotherm.probe.masks import Terms
 from isotherm.probe.patches import Patches
@@ -77,20 +79,30 @@ def _seen(
             stack.enter_context(session.inside())
             if key == "flex_attention":  # it compiles itself, and must go on doing so
                 stack.enter_context(unwatched())
+            session.handed_on.clear()
             result = function(*args, **kwargs)
         given = dict(zip(POSITIONAL, args, strict=False)) | kwargs
-        with session.aside(given.get("module")):
-            _look(session, key, given, result)
+        module = given.get("module")
+        surprising: list[Call] = []
+        with session.aside(module):
+            call, check = _understood(session, key, given, result)
+            if call is not None and (_hands_on_another(session, call) or not session.capture(call, module, check)):
+                surprising.append(call)
+        for call in surprising:
+            _look_inside(session, call, module, lambda: function(*args, **kwargs))
         return result
 
     return attend
 
 
-def _look(session: Session, key: str, given: dict[str, Any], result: Any) -> None:
+def _understood(
+    session: Session, key: str, given: dict[str, Any], result: Any
+) -> tuple[Call | None, Callable[[Problem], bool] | None]:
+    """The call as its arguments describe it, and how to tell whether that is what the function did."""
     module, q, k, value = (given[name] for name in POSITIONAL[:4])
     if key.startswith("paged") or type(given.get("cache")).__name__ == "PagedAttentionCache":
         session.miss(PAGED, session.frames.name_of(module), type(module).__name__)
-        return
+        return None, None
     scaling, sink = given.get("scaling"), given.get("s_aux")
     flash = "flash" in key
     call = Call(
@@ -105,8 +117,44 @@ def _look(session: Session, key: str, given: dict[str, Any], result: Any) -> Non
         **_geometry(given, key, flash=flash),
     )
     output = result[0].transpose(1, 2)
-    check = None if given.get("dropout") else lambda problem: replay.gives(problem, sink, value, output)
-    session.capture(call, module, check)
+    if given.get("dropout"):
+        return call, None
+    return call, lambda problem: replay.gives(problem, sink, value, output)
+
+
+def _look_inside(session: Session, call: Call, module: Any, again: Callable[[], Any]) -> None:
+    """The function did something else than it was handed. Run it once more, watched this time, and take what it hands on.
+
+    Where that is only another scale, the call is kept as it was made (its heads unrepeated), with the scale it really had.
+    """
+    before = len(session.seen.captures)
+    again()
+    with session.aside(module):
+        inner = session.seen.captures[before:]
+        del session.seen.captures[before:]
+        if len(inner) == 1:
+            ratio = _length(inner[0].problem.q) / _length(call.q) * _length(inner[0].problem.k) / _length(call.k)
+            real = replace(call, scale=inner[0].problem.scale * ratio)
+            if not session.capture(real, module, lambda problem: replay.same_rows(problem, inner[0].problem)):
+                session.add(replace(inner[0], passed=call.passed, implementation=call.implementation))
+        elif not inner:
+            session.mismatch(call, module)
+
+
+def _hands_on_another(session: Session, call: Call) -> bool:
+    """Whether the kernel inside was handed another multiplier of q·k than the function was."""
+    if len(session.handed_on) != 1:
+        return False
+    scale, q, k = session.handed_on.pop()
+    if call.scale == scale and q.data_ptr() == call.q.data_ptr() and k.data_ptr() == call.k.data_ptr():
+        return False
+    real = scale * _length(q) / _length(call.q) * _length(k) / _length(call.k)
+    return abs(real / call.scale - 1) > 1e-3 if real and call.scale else False
+
+
+def _length(vectors: Tensor) -> float:
+    """The mean length of q's or k's vectors, the same however often heads are repeated."""
+    return float(vectors.detach().double().norm(dim=-1).mean())
 
 
 def _geometry(given: dict[str, Any], key: str, *, flash: bool) -> dict[str, Any]:

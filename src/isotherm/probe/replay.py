@@ -61,6 +61,15 @@ def softens(problem: Problem, sink: Tensor | None, logits: Tensor) -> bool:
     return True
 
 
+def same_rows(problem: Problem, other: Problem, sink: Tensor | None = None) -> bool:
+    """Whether two problems have the same weights, however their heads are repeated."""
+    for batch, head, row in sample(problem):
+        expected, got = weights(problem, sink, batch, head, row), weights(other, sink, batch, head, row)
+        if expected is not None and got is not None and not _near(expected, got, got.max(), problem.q):
+            return False
+    return True
+
+
 def _near(expected: Tensor, got: Tensor, size: Tensor, like: Tensor) -> bool:
     tolerance = TOLERANCE.get(like.dtype, 3e-2)
     if like.device.type != "cpu" or torch.is_autocast_enabled(like.device.type):

@@ -156,7 +156,9 @@ def emit(session: Session, scores: Scores, logits: Tensor) -> None:
         traced_q=plain,
     )
     rows = fold.queries(logits)
-    session.capture(call, None if frame is None else frame.module, lambda problem: replay.softens(problem, None, rows))
+    module = None if frame is None else frame.module
+    if not session.capture(call, module, lambda problem: replay.softens(problem, None, rows)):
+        session.mismatch(call, module)
 
 
 Find = Callable[[object], Scores | None]

@@ -12,6 +12,13 @@ from isotherm.probe.session import Call, Session
 ARGUMENTS = ("query", "key", "value", "attn_mask", "dropout_p", "is_causal", "scale")
 
 
+def handed(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[float, Tensor, Tensor]:
+    """The scale, q and k of a call."""
+    given = dict(zip(ARGUMENTS, args, strict=False)) | kwargs
+    scale = given.get("scale")
+    return 1 / sqrt(given["query"].shape[-1]) if scale is None else float(scale), given["query"], given["key"]
+
+
 def look(session: Session, args: tuple[Any, ...], kwargs: dict[str, Any], output: Tensor) -> None:
     """Capture one call that has run."""
     given = dict(zip(ARGUMENTS, args, strict=False)) | kwargs
@@ -33,4 +40,5 @@ def look(session: Session, args: tuple[Any, ...], kwargs: dict[str, Any], output
     )
     values, out = fold.keys(value), fold.queries(output)
     sure = None if given.get("dropout_p") else lambda problem: replay.gives(problem, None, values, out)
-    session.capture(call, agrees=sure)
+    if not session.capture(call, agrees=sure):
+        session.mismatch(call)

@@ -87,17 +87,25 @@ class Session:
         self._busy = 0
         self._kept: list[_Kept] = []
         self.noticed = 0
+        self.handed_on: list[tuple[float, Tensor, Tensor]] = []
 
     @property
     def here(self) -> bool:
         """Whether this is the probe's own thread, in a forward pass. A checkpoint's second forward, run by the backward
-        pass to recompute what was thrown away, is not looked at: it is the same call again."""
-        return self._thread == threading.get_ident() and not _aside.depth and torch._C._current_graph_task_id() == -1
+        pass to recompute what was thrown away, is not looked at: it is the same call again. Nor is what runs inside vmap
+        and its like (flex masks are made so), where tensors have no memory of their own."""
+        forward = torch._C._current_graph_task_id() == -1 and torch._C._functorch.peek_interpreter_stack() is None
+        return forward and not _aside.depth and self._thread == threading.get_ident()
 
     @property
     def awake(self) -> bool:
         """Whether to look at what is happening: the model is at work, outside of a call that was captured already."""
         return not self._busy and bool(self.frames.stack) and self.here
+
+    @property
+    def within(self) -> bool:
+        """Whether a captured call is running: nothing is captured in it, but what it hands to a kernel is noted."""
+        return bool(self._busy) and self.here
 
     @contextmanager
     def inside(self) -> Iterator[None]:
@@ -130,19 +138,24 @@ class Session:
 
     def capture(
         self, call: Call, module: nn.Module | None = None, agrees: Callable[[Problem], bool] | None = None
-    ) -> None:
-        """Add a call; `agrees` says whether its problem gives what the model computed."""
+    ) -> bool:
+        """Add a call, if its problem gives what the model computed, as `agrees` says."""
         name, kind = self._subject(module)
         problem = call.problem()
         if agrees is not None and not agrees(problem):
-            self.miss(MISMATCH.format(what=call.implementation), name, kind)
-            return
+            return False
         around = self.frames.stack
         q_factor, q_source = factors.trace(call.q if call.traced_q is None else call.traced_q, around)
         k_factor, k_source = factors.trace(call.k, around)
         what = kind_of(problem, name, around, module, (q_source, k_source))
         sink = None if call.sink is None else call.sink.detach().flatten()
         self.add(Capture(name, kind, what, call.implementation, problem, sink, call.passed, q_factor, k_factor))
+        return True
+
+    def mismatch(self, call: Call, module: nn.Module | None = None) -> None:
+        """List a call that does not give the model's own result again."""
+        name, kind = self._subject(module)
+        self.miss(MISMATCH.format(what=call.implementation), name, kind)
 
     def add(self, capture: Capture) -> None:
         """Keep a capture as it is now, whatever the model writes to its tensors later."""
@@ -165,19 +178,19 @@ class Session:
         frame = next((f for f in reversed(self.frames.stack) if not isinstance(f.module, nn.Softmax)), None)
         return ("", "") if frame is None else (frame.name, frame.kind)
 
-    def before(self, module: nn.Module) -> None:
-        """Hook: a module's forward begins."""
-        if not self._busy and self.here:
-            with self.aside():
-                self.frames.push(module)
+    def enter(self, module: nn.Module) -> bool:
+        """A module's forward begins; False if it is none of the probe's business."""
+        if self._busy or not self.here or not self.frames.belongs(module):
+            return False
+        self.frames.push(module)
+        return True
 
-    def after(self, module: nn.Module, given: Any, result: Any) -> None:
-        """Hook: a module's forward has ended, or failed (then `result` is None)."""
-        if not self._busy and self.here:
-            with self.aside():
-                frame = self.frames.pop(module, given, result)
-                if frame is not None and result is not None:
-                    self._account(frame)
+    def leave(self, module: nn.Module, given: Any, result: Any) -> None:
+        """A module's forward has ended, or failed (then `result` is None)."""
+        with self.aside(module):
+            frame = self.frames.pop(module, given, result)
+            if frame is not None and result is not None:
+                self._account(frame)
 
     def _account(self, frame: Frame) -> None:
         """An attention module that ended without a capture, or another reason, is unseen."""

@@ -35,7 +35,11 @@ class HeadDetail:
 
 @dataclass(frozen=True)
 class HeadStats:
-    """One head of one layer. `sink` is the mean probability of the first visible key; None where no row is valid."""
+    """One head of one layer. `sink` is the mean probability of the first visible key; None where no row is valid.
+
+    Of a sampled head, `rows_total` says how many rows there were and `entropy_interval` how far the mean entropy may be off
+    (95 %, nats).
+    """
 
     head: int
     state: State
@@ -54,6 +58,8 @@ class HeadStats:
     predicted_gate: float | None
     predicted_entropy_fraction: float | None
     detail: HeadDetail | None = None
+    rows_total: int | None = None
+    entropy_interval: float | None = None
 
 
 @dataclass(frozen=True)

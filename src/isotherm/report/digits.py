@@ -1,6 +1,6 @@
 """Numbers and names as a person reads them: three digits, no surprises, nothing that could steer a terminal."""
 
-from math import floor, isfinite, isnan, log10
+from math import isfinite, isnan
 from unicodedata import category
 
 NOTHING = "–"
@@ -24,7 +24,7 @@ def number(value: float | None, digits: int = 3) -> str:
         mantissa = mantissa.rstrip("0").rstrip(".")
         text = f"{mantissa}e{int(exponent)}"
     else:
-        places = max(digits - 1 - floor(log10(size)), 0)
+        places = max(digits - 1 - int(f"{size:.{digits - 1}e}".split("e")[1]), 0)
         text = f"{size:.{places}f}"
         if "." in text and (size < 0.1 or size == int(size)):
             text = text.rstrip("0").rstrip(".")

@@ -51,16 +51,18 @@ def payload(record: CheckRecord, room: int) -> dict[str, Any]:
     """Everything the page shows, in at most about `room` bytes."""
     texts = Texts()
     base = _base(record, texts)
-    findings = _within(room // 4, (_finding(finding, texts) for finding in summary.ordered_findings(record)))
-    layers = _layers_within(record, room // 8 * 5)
-    shown = {line.layer.index for line in layers}
+    layers = _layers_within(record, room * 13 // 16)
     base |= {
         "layers": [_layer(line, texts) for line in layers],
         "heads": columns_of([head for line in layers for head in line.layer.head_stats]),
-        "findings": findings,
-        "what_if": _what_if(record, texts, shown, room // 8),
         "comparisons": [_comparison(comparison, texts) for comparison in record.comparisons[:100]],
         "unseen": [[texts.add(it.name), texts.add(it.module), texts.add(it.why)] for it in record.unseen[:100]],
+    }
+    left = max(room - size_of(base), 0)
+    findings = _within(left // 2, (_finding(finding, texts) for finding in summary.ordered_findings(record)))
+    base |= {
+        "findings": findings,
+        "what_if": _what_if(record, texts, {line.layer.index for line in layers}, left // 4),
     }
     base["texts"] = texts.plain()
     base["details"] = details = _details_within(room - size_of(base), record, layers)
@@ -238,12 +240,14 @@ def columns_of(heads: Sequence[HeadStats]) -> dict[str, Any]:
 
 def pack(values: Sequence[float | None]) -> dict[str, Any]:
     """Two characters a number: 7,742 even steps between the least and the largest, of the logarithm where they span
-    decades; the first code is «none», the second zero. The step is 0.3 % over ten decades, 1e-4 over [0, 1]."""
+    decades (twelve at most: what is smaller reads as the smallest); the first code is «none», the second zero. The step
+    is 0.4 % over twelve decades, 1.3e-4 over [0, 1]."""
     known = [value for value in values if value is not None and isfinite(value)]
     positive = [value for value in known if value > 0]
     logarithmic = len(positive) > 0 and min(known) >= 0 and max(positive) / min(positive) > 50
     scaled = [log(value) for value in positive] if logarithmic else known
     low, high = (min(scaled), max(scaled)) if scaled else (0.0, 0.0)
+    low = max(low, high - log(1e12)) if logarithmic else low
     steps = len(ALPHABET) ** 2 - 3
 
     def code(value: float | None) -> int:
@@ -252,7 +256,7 @@ def pack(values: Sequence[float | None]) -> dict[str, Any]:
         if value == 0:
             return 1
         place = log(value) if logarithmic else value
-        return 2 + (round((place - low) / (high - low) * steps) if high > low else 0)
+        return 2 + (round(max(place - low, 0) / (high - low) * steps) if high > low else 0)
 
     letters = (divmod(code(value), len(ALPHABET)) for value in values)
     text = "".join(ALPHABET[first] + ALPHABET[second] for first, second in letters)

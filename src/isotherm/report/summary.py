@@ -74,7 +74,7 @@ def summarise(layer: Layer) -> LayerSummary:
         gate,
         largest(head.max_logit for head in heads),
         sum(_STATE_WEIGHT[head.state] for head in heads) / max(len(heads), 1)
-        + (10 if layer.scale.agrees is False else 0)
+        + (100 if layer.scale.agrees is False else 0)
         + (1 - gate if gate is not None else 0),
     )
 
@@ -126,7 +126,9 @@ def how_got(record: CheckRecord) -> Text:
     """Whether the numbers come from every row or from a sample."""
     labels = {head.label for layer in record.layers for head in layer.head_stats}
     if labels == {"sampled"}:
-        return words.SAMPLED
+        heads = [head for layer in record.layers for head in layer.head_stats]
+        interval = max((head.entropy_interval or 0.0 for head in heads), default=0.0)
+        return words.SAMPLED.format(rows=heads[0].rows, total=heads[0].rows_total or heads[0].rows, interval=interval)
     return words.MIXED if "sampled" in labels else words.EXACT
 
 

@@ -123,10 +123,9 @@ def _group(findings: list[Finding], console: Console, language: Language) -> Non
     """Findings alike, one after another: what to do about them is said once."""
     for finding in findings:
         glyph, style = _sign(finding.severity)
-        head = Styled(f"{glyph} ", style=style)
-        head.append(digits.printable(finding.code, 40), style="bold")
-        head.append(f"  {words.place(finding.layer, finding.head).to(language)}", style="dim")
-        console.print(head)
+        place = words.place(finding.layer, finding.head).to(language)
+        code = digits.printable(finding.code, 40)
+        console.print(Styled.assemble((f"{glyph} ", style), (code, "bold"), (f"  {place}", "dim")))
         _indented(console, Styled(digits.printable(finding.message.to(language), 600)))
     if advice := findings[0].advice.to(language):
         _indented(console, Styled(f"→ {digits.printable(advice, 600)}", style="green"))
@@ -156,10 +155,9 @@ def _rest(record: CheckRecord, console: Console, language: Language) -> None:
     if record.unseen:
         _section(console, _UNSEEN.to(language))
         for module in record.unseen[:FEW_FINDINGS]:
-            line = Styled(f"? {digits.printable(module.name, 80)}", style="yellow")
-            line.append(f" ({digits.printable(module.module, 60)}) ", style="dim")
-            line.append(digits.printable(module.why.to(language), 300), style="default")
-            _indented(console, line)
+            name, kind = digits.printable(module.name, 80), digits.printable(module.module, 60)
+            why = digits.printable(module.why.to(language), 300)
+            _indented(console, Styled.assemble(("? ", "yellow"), name, (f" ({kind}) ", "dim"), why))
         if len(record.unseen) > FEW_FINDINGS:
             _indented(console, Styled(_MORE_FINDINGS.format(n=len(record.unseen) - FEW_FINDINGS).to(language)))
     if record.context is not None:

@@ -119,6 +119,4 @@ def comparison_lines(record: CheckRecord, language: Language) -> Iterator[Styled
             tolerance=digits.number(comparison.tolerance, 2),
         )
         glyph, style = ("✓", "green") if comparison.agree else ("✗", "bold red")
-        line = Styled(f"{glyph} ", style=style)
-        line.append(sentence.to(language), style="default")
-        yield line
+        yield Styled.assemble((f"{glyph} ", style), sentence.to(language))

@@ -114,7 +114,10 @@ STATISTICS: Final[tuple[Statistic, ...]] = (
 
 AS_IS: Final = Text("as is", "现状")
 EXACT: Final = Text("exact", "精确")
-SAMPLED: Final = Text("sampled rows", "抽样行")
+SAMPLED: Final = Text(
+    "sampled: {rows} of {total} rows a head, mean entropy ± {interval:.2g} nats (95 %)",
+    "抽样：每头 {total} 行中的 {rows} 行，平均熵 ± {interval:.2g} 纳特（95 %）",
+)
 MIXED: Final = Text("exact and sampled", "部分抽样")
 HEALTHY: Final = Text("Nothing to act on", "没有需要处理的问题")
 NOT_SEEN: Final = Text("No attention was seen", "没有看到任何注意力")

@@ -48,7 +48,7 @@ function histogram(counts, title, median, tint) {
     x: i * step + 0.75, y: base - (count / most) * (base - 8), width: Math.max(step - 1.5, 1), height: (count / most) * (base - 8),
     rx: 1, fill: tint ? mix((i + 0.5) / counts.length) : null, class: tint ? "cell" : "mark",
   }, svg("title", {}, `${num(i / counts.length, 2)}–${num((i + 1) / counts.length, 2)}: ${thousands(count)} ${t("rows")}`)));
-  const tick = median !== null && median !== undefined && svg("path", { class: "median", d: `M${median * width} 2V${base}` });
+  const tick = median !== null && median !== undefined && svg("path", { class: "median", d: `M${Math.min(Math.max(median * width, 1), width - 1)} 2V${base}` });
   return el("figure", {},
     el("figcaption", {}, title),
     svg("svg", { viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": title },

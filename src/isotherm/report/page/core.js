@@ -42,7 +42,7 @@ function num(value, digits = 3) {
     const [mantissa, exponent] = size.toExponential(digits - 1).split("e");
     text = `${mantissa.includes(".") ? mantissa.replace(/\.?0+$/, "") : mantissa}e${Number(exponent)}`;
   } else {
-    text = size.toFixed(Math.max(digits - 1 - Math.floor(Math.log10(size)), 0));
+    text = size.toFixed(Math.max(digits - 1 - Number(size.toExponential(digits - 1).split("e")[1]), 0));
     if (text.includes(".") && (size < 0.1 || Number.isInteger(size))) text = text.replace(/\.?0+$/, "");
   }
   return value < 0 ? `−${text}` : text;

@@ -62,8 +62,9 @@ function fineDetail([, spreads, predicted, counts, sampled, gates, entropies, ga
 function theoryTable(gate, fraction, predicted) {
   const rows = [[t("gate"), gate[0], predicted[0]], [t("entropy_fraction"), fraction[0], predicted[1]]].map(([label, measured, expected]) =>
     el("tr", {}, el("th", { scope: "row" }, label), el("td", { class: "number" }, num(measured)), el("td", { class: "number" }, num(expected))));
+  const heads = [t("measured"), t("predicted")].map((text) => el("th", { scope: "col", class: "number" }, text));
   return el("div", { class: "figure" }, el("p", { class: "figcaption" }, t("theory_title")),
-    el("table", {}, el("thead", {}, el("tr", {}, el("td"), el("th", { scope: "col", class: "number" }, t("measured")), el("th", { scope: "col", class: "number" }, t("predicted")))), el("tbody", {}, rows)));
+    el("table", {}, el("thead", {}, el("tr", {}, el("td"), heads)), el("tbody", {}, rows)));
 }
 
 function sequenceFigure(gates, entropies) {

@@ -9,7 +9,7 @@ function buildFindings() {
   const articles = groups.map(groupArticle);
   const left = data.left_out.findings;
   return section("findings", t("findings"), null,
-    articles.length ? articles : el("p", { class: "lead" }, t("findings_none")),
+    articles.length ? articles : el("p", { class: "lead" }, t(data.layers.length ? "healthy" : "no_heads")),
     left > 0 && el("p", { class: "quiet" }, t("left_findings", { n: thousands(left) })));
 }
 

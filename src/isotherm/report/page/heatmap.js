@@ -20,6 +20,8 @@ function cellLabel(row, place, flat) {
   }).replace(/[,，]\s*$/, "");
 }
 
+const few = widest <= 24;
+
 function paint() {
   const domain = view.stat === "state" ? null : domainOf(view.stat);
   cells.forEach((cellsOfRow, row) => cellsOfRow.forEach((cell, place) => {
@@ -31,12 +33,13 @@ function paint() {
     cell.classList.toggle("calm", calm);
     cell.classList.toggle("hollow", colour === null);
     cell.setAttribute("aria-label", cellLabel(row, place, flat));
-    cell.textContent = widest <= 24 && (view.stat === "state" || colour === null) ? data.state_kinds[columns.state[flat]].glyph : "";
+    if (few) cell.textContent = view.stat === "state" || colour === null ? data.state_kinds[columns.state[flat]].glyph : "";
   }));
 }
 
 function buildGrid() {
   const flagged = new Set(data.findings.map((finding) => `${finding.layer}.${finding.head}`));
+  const skip = data.layers.length <= 80 ? 1 : 4;
   cells = [];
   const rows = data.layers.map((layer, row) => {
     const made = Array.from({ length: layer.shape[0] }, (_, place) => el("div", {
@@ -44,18 +47,18 @@ function buildGrid() {
       class: flagged.has(`${layer.index}.${headId(row, place)}`) ? "flagged" : null,
     }));
     cells.push(made);
-    return el("div", { role: "row", "aria-rowindex": row + 2 }, el("div", { role: "rowheader", title: layer.name }, String(layer.index)), made);
+    return el("div", { role: "row", "aria-rowindex": row + 2 }, el("div", { role: "rowheader", title: layer.name, "aria-label": String(layer.index) }, row % skip ? "" : String(layer.index)), made);
   });
   const every = widest <= 16 ? 1 : widest <= 40 ? 4 : 8;
   const header = el("div", { role: "row", class: "heads", "aria-rowindex": 1 },
     el("div", { role: "columnheader" }, t("layer")),
     Array.from({ length: widest }, (_, place) => el("div", { role: "columnheader" }, place % every ? "" : el("span", {}, String(place)))));
   const grid = el("div", {
-    id: "grid", role: "grid", "aria-label": t("grid_label", { statistic: statName(view.stat) }), "aria-rowcount": data.layers.length + 1,
+    id: "grid", role: "grid", class: few ? "few" : widest > 40 ? "many" : null, "aria-label": t("grid_label", { statistic: statName(view.stat) }), "aria-rowcount": data.layers.length + 1,
     "aria-colcount": widest + 1, onkeydown: gridKey, onclick: gridClick, onpointermove: gridHover, onpointerleave: hideTip, onfocusin: gridFocus, onfocusout: hideTip,
   }, header, rows);
   grid.style.setProperty("--heads", widest);
-  grid.style.setProperty("--least", `${widest <= 16 ? 16 : widest <= 40 ? 11 : 7}px`);
+  grid.style.setProperty("--least", `${widest <= 16 ? 16 : widest <= 40 ? 11 : widest <= 96 ? 7 : 4}px`);
   grid.style.setProperty("--tall", `${data.layers.length <= 16 ? 30 : data.layers.length <= 40 ? 20 : data.layers.length <= 80 ? 12 : 9}px`);
   return el("div", { class: "scroll map" }, grid);
 }
@@ -141,7 +144,7 @@ function legend() {
       swatch.style.color = inkOn(colour);
       return el("li", {}, swatch, `${stateName(state)} `, el("b", {}, thousands(count)));
     });
-    return el("ul", { class: "legend" }, entries);
+    return el("ul", { class: "legend" }, entries, flaggedKey("li"));
   }
   const stat = statOf(view.stat);
   const domain = domainOf(view.stat);
@@ -150,7 +153,11 @@ function legend() {
   return el("div", { class: "legend ramp" }, el("span", {}, t("sharp")),
     svg("svg", { viewBox: "0 0 240 26", width: 240, height: 26, role: "img", "aria-label": ends.join(" … ") }, steps,
       ends.map((text, i) => svg("text", { x: i * 120, y: 23, "text-anchor": ["start", "middle", "end"][i] }, text))),
-    el("span", {}, t("open")));
+    el("span", {}, t("open")), flaggedKey("span"));
+}
+
+function flaggedKey(tag) {
+  return data.findings.some((finding) => finding.head !== null) && el(tag, {}, el("i", { class: "dot", "aria-hidden": "true" }), t("flagged"));
 }
 
 // For those who cannot see the map: the same numbers as a table, made when asked for.

@@ -1,10 +1,19 @@
 // The whole page, built again when the language changes.
 function buildBar() {
-  const language = (code, text) => el("button", { type: "button", id: `lang-${code}`, lang: code === "zh" ? "zh-CN" : "en", "aria-pressed": String(view.lang === code), onclick: () => speak(code) }, name(text, "span"));
+  const language = (code, text) => el("button", {
+    type: "button", id: `lang-${code}`, lang: code === "zh" ? "zh-CN" : "en", "aria-pressed": String(view.lang === code), onclick: () => speak(code),
+  }, name(text, "span"));
   const dark = theme() === "dark";
   return el("header", { class: "top" }, name("isotherm", "span", { class: "wordmark" }),
     el("div", { class: "buttons", role: "group", "aria-label": t("switch_language") }, language("en", "English"), language("zh", "中文")),
-    el("button", { type: "button", id: "theme", "aria-label": t("theme"), onclick: () => { view.theme = dark ? "light" : "dark"; dress(); writeHash(); } }, t(dark ? "theme_light" : "theme_dark")));
+    el("button", { type: "button", id: "theme", title: t("theme"), onclick: swapTheme }, t(dark ? "theme_light" : "theme_dark")));
+}
+
+function swapTheme() {
+  view.theme = theme() === "dark" ? "light" : "dark";
+  dress();
+  writeHash();
+  document.getElementById("theme").focus();
 }
 
 function buildHero() {
@@ -18,7 +27,7 @@ function buildHero() {
     [t("fact_precision"), name(`${model.dtype}, ${model.device}`, "span")],
     [t("fact_rows"), say(data.how_got)],
     [t("fact_weights"), [name(model.origin, "span"), model.at_initialisation && ` (${t("at_initialisation")})`]],
-    [t("fact_created"), name(model.created || data.created.replace("T", " ").slice(0, 16), "span")],
+    [t("fact_created"), name(data.created.replace("T", " ").slice(0, 16), "span")],
   ];
   return el("div", { class: "hero" },
     el("p", { class: "eyebrow" }, t("eyebrow")), name(model.name, "h1"),
@@ -33,7 +42,8 @@ function stateBar() {
   let x = 0;
   const parts = Object.entries(data.states).filter(([, count]) => count > 0).map(([state, count]) => {
     const width = Math.max((count / total) * 1000, 4);
-    const part = svg("rect", { x, width, height: 10, fill: data.state_kinds[state].colour }, svg("title", {}, t("states_line", { n: thousands(count), total: thousands(total), state: stateName(state) })));
+    const title = t("states_line", { n: thousands(count), total: thousands(total), state: stateName(state) });
+    const part = svg("rect", { x, width, height: 10, fill: data.state_kinds[state].colour }, svg("title", {}, title));
     x += width + 2;
     return part;
   });
@@ -54,7 +64,8 @@ function buildHeads() {
     document.getElementById("grid")?.setAttribute("aria-label", t("grid_label", { statistic: statName(view.stat) }));
   };
   const choose = () => { view.stat = select.value; paint(); explain(); alternative.replaceChildren(mapTable()); writeHash(); };
-  const select = el("select", { id: "stat", onchange: choose }, ["state", ...data.statistics.map((stat) => stat.key)].map((key) => el("option", { value: key, selected: key === view.stat }, statName(key))));
+  const options = ["state", ...data.statistics.map((stat) => stat.key)].map((key) => el("option", { value: key, selected: key === view.stat }, statName(key)));
+  const select = el("select", { id: "stat", onchange: choose }, options);
   if (!view.open) view.open = mostRemarkable();
   paint();
   explain();
@@ -96,7 +107,8 @@ function render() {
   document.getElementById("page").replaceChildren(
     el("a", { class: "skip", href: "#heads", onclick: (event) => { event.preventDefault(); document.querySelector("#heads select")?.focus(); } }, t("skip")),
     buildBar(),
-    el("main", {}, [buildHero(), buildFindings(), buildHeads(), headCount ? [buildAudit(), buildLayers()] : null, buildWhatIf(), buildComparisons(), buildUnseen(), buildContext(), buildMethod()].flat().filter(Boolean)),
+    el("main", {}, buildHero(), buildFindings(), buildHeads(), headCount > 0 && [buildAudit(), buildLayers()], buildWhatIf(),
+      buildComparisons(), buildUnseen(), buildContext(), buildMethod()),
     el("footer", {}, t("footer")));
 }
 

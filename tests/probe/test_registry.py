@@ -1,0 +1,222 @@
+"""Implementations that this machine cannot run as they are: flex without its compiler, flash, paged caches; and the ways
+older releases kept their table."""
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from isotherm.ops import blockwise
+from isotherm.probe import probe
+from tests.probe.architectures import build
+
+transformers = pytest.importorskip("transformers")
+
+BATCH, HEADS, KEY_HEADS, DIM = 2, 4, 2, 8
+
+
+def attend(module: nn.Module, query: Tensor, key: Tensor, value: Tensor, attention_mask: Any, **options: Any) -> Any:
+    """What a flash kernel computes, written out: causal from the bottom right, a window, a padding mask, a sink."""
+    rows, keys = query.shape[2], key.shape[2]
+    group = query.shape[1] // key.shape[1]
+    s = query @ key.repeat_interleave(group, 1).mT * options.get("scaling", DIM**-0.5)
+    offset = torch.arange(keys) - (torch.arange(rows).view(-1, 1) + keys - rows)
+    seen = torch.ones(rows, keys, dtype=torch.bool)
+    if options.get("is_causal", True):
+        seen &= offset <= 0
+    if options.get("sliding_window") is not None:
+        seen &= offset.abs() < options["sliding_window"]
+    s = s.masked_fill(~seen, -torch.inf)
+    if attention_mask is not None:
+        s = s.masked_fill(~attention_mask.bool().view(BATCH, 1, 1, keys), -torch.inf)
+    p = s.softmax(-1)
+    module.kept = p
+    return (p @ value.repeat_interleave(group, 1)).transpose(1, 2), None
+
+
+class Caller(nn.Module):
+    """An attention layer that asks the table, as a model of transformers does."""
+
+    def __init__(self, rows: int, **options: Any) -> None:
+        super().__init__()
+        self.rows, self.options, self.is_causal = rows, options, True
+        self.name = "flash_attention_2"
+
+    def forward(self, k: Tensor) -> Tensor:
+        from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
+
+        q = k.repeat_interleave(2, 1)[:, :, -self.rows :] * 1.5
+        return ALL_ATTENTION_FUNCTIONS[self.name](self, q, k, k.cos(), scaling=0.3, **self.options)[0]
+
+
+@pytest.fixture
+def flash(monkeypatch: pytest.MonkeyPatch) -> None:
+    from transformers.modeling_utils import AttentionInterface
+
+    for name in ("flash_attention_2", "paged|eager"):
+        monkeypatch.setitem(AttentionInterface._global_mapping, name, attend)
+
+
+PADDING = torch.tensor([[0, 0, 1, 1, 1, 1, 1], [1] * 7])
+
+
+@pytest.mark.usefixtures("flash")
+@pytest.mark.parametrize("rows", [7, 3, 1])
+@pytest.mark.parametrize("window", [None, 3])
+@pytest.mark.parametrize("mask", [None, PADDING], ids=["whole", "padded"])
+def test_flash(rows: int, window: int | None, mask: Tensor | None):
+    model = Caller(rows, attention_mask=mask, sliding_window=window)
+    k = torch.randn(BATCH, KEY_HEADS, 7, DIM, generator=torch.Generator().manual_seed(1))
+    with probe(model) as seen:
+        model(k)
+    assert seen.unseen == []
+    (capture,) = seen.captures
+    assert (capture.implementation, capture.passed, capture.kind) == ("flash_attention_2", 0.3, "self")
+    stats = blockwise.statistics(capture.problem)
+    truth = -torch.special.xlogy(model.kept, model.kept).double().sum(-1)
+    torch.testing.assert_close(stats.entropy[~stats.empty], truth[~stats.empty], rtol=0, atol=1e-5)
+    assert torch.equal(stats.empty, model.kept.isnan().any(-1))
+
+
+@pytest.mark.usefixtures("flash")
+def test_a_paged_cache_is_listed():
+    model = Caller(7, attention_mask=None)
+    model.name = "paged|eager"
+    with probe(model) as seen:
+        model(torch.randn(BATCH, KEY_HEADS, 7, DIM))
+    assert seen.captures == []
+    assert [entry.module for entry in seen.unseen] == ["Caller"]
+    assert "paged" in seen.unseen[0].why.en
+
+
+@pytest.mark.usefixtures("flash")
+def test_an_implementation_that_ignores_what_it_is_told_is_not_believed():
+    """`attend` knows no soft cap: what it did is captured, not what it was asked for."""
+    model = Caller(7, attention_mask=None, softcap=0.5)
+    with probe(model) as seen:
+        model(torch.randn(BATCH, KEY_HEADS, 7, DIM))
+    assert seen.unseen == []
+    (capture,) = seen.captures
+    assert (capture.implementation, capture.problem.softcap, capture.passed) == ("flash_attention_2", None, 0.3)
+    truth = -torch.special.xlogy(model.kept, model.kept).double().sum(-1)
+    torch.testing.assert_close(blockwise.statistics(capture.problem).entropy, truth, rtol=0, atol=1e-5)
+
+
+def opaque(module: nn.Module, query: Tensor, key: Tensor, value: Tensor, attention_mask: Any, **options: Any) -> Any:
+    """A kernel nobody can look into, that does something of its own."""
+    return value.repeat_interleave(2, 1).cumsum(2).transpose(1, 2), None
+
+
+def test_a_kernel_that_does_something_else_and_shows_nothing_is_listed(monkeypatch: pytest.MonkeyPatch):
+    from transformers.modeling_utils import AttentionInterface
+
+    monkeypatch.setitem(AttentionInterface._global_mapping, "flash_attention_2", opaque)
+    model = Caller(7, attention_mask=None)
+    with probe(model) as seen:
+        model(torch.randn(BATCH, KEY_HEADS, 7, DIM))
+    assert seen.captures == []
+    assert "does not give the model's own result" in seen.unseen[0].why.en
+
+
+def forgetful(module: nn.Module, query: Tensor, key: Tensor, value: Tensor, attention_mask: Any, **options: Any) -> Any:
+    """Forgets the scale it is handed (transformers #44380), and drops some weights; fails when asked a second time."""
+    module.calls += 1
+    if module.calls > module.patience:
+        raise RuntimeError("once is enough")
+    k, v = (x.repeat_interleave(2, 1) for x in (key, value))
+    p = options["dropout"]
+    return torch.nn.functional.scaled_dot_product_attention(query, k, v, dropout_p=p).transpose(1, 2), None
+
+
+@pytest.mark.parametrize("dropout", [0.0, 0.5])
+@pytest.mark.parametrize("patience", [10, 1], ids=["repeatable", "fails-again"])
+def test_looking_again_at_a_forgotten_scale_disturbs_nothing(
+    dropout: float, patience: int, monkeypatch: pytest.MonkeyPatch
+):
+    from transformers.modeling_utils import AttentionInterface
+
+    monkeypatch.setitem(AttentionInterface._global_mapping, "flash_attention_2", forgetful)
+    model = Caller(7, attention_mask=None, dropout=dropout, is_causal=False)
+    model.patience = patience
+    k = torch.randn(BATCH, KEY_HEADS, 7, DIM, requires_grad=True)
+    outcomes = []
+    for watched in (False, True):
+        model.calls = 0
+        torch.manual_seed(5)
+        if watched:
+            with probe(model) as seen:
+                outcomes.append((model(k), torch.get_rng_state()))
+        else:
+            outcomes.append((model(k), torch.get_rng_state()))
+    (plain, state), (probed, state_after) = outcomes
+    assert torch.equal(plain, probed)
+    assert torch.equal(state, state_after), "the second look drew random numbers"
+    if patience > 1:
+        assert seen.unseen == []
+        (capture,) = seen.captures
+        assert (capture.passed, capture.problem.scale) == (0.3, pytest.approx(DIM**-0.5))
+        assert capture.problem.k.shape[1] == KEY_HEADS
+    else:
+        assert seen.captures == []
+        assert "once is enough" in seen.unseen[0].why.en
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("name", ["llama", "gemma2", "mistral"])
+def test_flex(name: str, monkeypatch: pytest.MonkeyPatch):
+    from torch.nn.attention.flex_attention import flex_attention
+    from transformers.integrations import flex_attention as integration
+
+    def uncompiled(q: Tensor, k: Tensor, v: Tensor, training: bool = False, **options: Any) -> Any:
+        return flex_attention(q, k, v, **options)
+
+    monkeypatch.setattr(integration, "compile_friendly_flex_attention", uncompiled)
+    monkeypatch.setattr(torch, "compile", lambda function, **_: function)
+    mask = torch.ones(2, 7, dtype=torch.long)
+    mask[0, :2] = 0
+    entropies = []
+    for attention in ("flex_attention", "eager"):
+        model, batch = build(name, attention, head_dim=16)
+        with torch.no_grad():
+            plain = model(**batch, attention_mask=mask).logits
+            with probe(model) as seen:
+                assert torch.equal(plain, model(**batch, attention_mask=mask).logits)
+        assert seen.unseen == []
+        assert {capture.implementation for capture in seen.captures} == {attention}
+        entropies.append([blockwise.statistics(capture.problem).entropy for capture in seen.captures])
+    for one, other in zip(*entropies, strict=True):
+        torch.testing.assert_close(one, other, rtol=0, atol=1e-4, equal_nan=True)
+
+
+def test_a_plain_dict_as_in_older_releases(monkeypatch: pytest.MonkeyPatch):
+    from transformers import modeling_utils
+
+    table = {"flash_attention_2": attend}
+    monkeypatch.setattr(modeling_utils, "ALL_ATTENTION_FUNCTIONS", table)
+    model = Caller(7, attention_mask=None)
+    with probe(model) as seen:
+        assert table["flash_attention_2"] is not attend
+        model(torch.randn(BATCH, KEY_HEADS, 7, DIM))
+    assert len(seen.captures) == 1
+    assert table == {"flash_attention_2": attend}
+
+
+def test_a_files_own_table_is_wrapped_too(monkeypatch: pytest.MonkeyPatch):
+    import sys
+
+    from transformers.modeling_utils import AttentionInterface
+
+    own = AttentionInterface()
+    own["sdpa"] = attend
+    monkeypatch.setattr(sys.modules[__name__], "ALL_ATTENTION_FUNCTIONS", own, raising=False)
+
+    class Local(Caller):
+        def forward(self, k: Tensor) -> Tensor:
+            return own["sdpa"](self, k, k, k.cos(), None, scaling=0.3)[0]
+
+    model = Local(7)
+    with probe(model) as seen:
+        model(torch.randn(BATCH, KEY_HEADS, 7, DIM))
+    assert [capture.implementation for capture in seen.captures] == ["sdpa"]
+    assert own._local_mapping == {"sdpa": attend}
