@@ -6,7 +6,8 @@ READY := .venv/.ready
 .PHONY: demo test lint bench test-gpu clean
 
 demo: $(READY)  ## the main job on its embedded default
-	@$(BIN)/isotherm demo
+	@mkdir -p out
+	@$(BIN)/isotherm check --html out/minilm.html
 
 test: $(READY) lint  ## everything that must hold
 	@echo "== tests"
@@ -21,6 +22,7 @@ lint: $(READY)  ## style and types
 
 bench: $(READY)  ## time and memory against PyTorch's own kernel, as tidy rows
 	@$(BIN)/python benchmarks/attention_cpu.py
+	@$(BIN)/python benchmarks/check_cpu.py
 
 test-gpu: $(READY)  ## the same kernels on a CUDA device
 	@$(BIN)/python -m pytest -m gpu

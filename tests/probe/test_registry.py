@@ -119,6 +119,24 @@ def test_a_kernel_that_does_something_else_and_shows_nothing_is_listed(monkeypat
     assert "does not give the model's own result" in seen.unseen[0].why.en
 
 
+def twice(module: nn.Module, query: Tensor, key: Tensor, value: Tensor, attention_mask: Any, **options: Any) -> Any:
+    """The difference of two attentions: neither of them is the call."""
+    k, v = (x.repeat_interleave(2, 1) for x in (key, value))
+    one, other = (torch.nn.functional.scaled_dot_product_attention(query, k, v, scale=s) for s in (1.0, 0.1))
+    return (one - other).transpose(1, 2), None
+
+
+def test_a_function_with_two_attentions_inside_is_listed(monkeypatch: pytest.MonkeyPatch):
+    from transformers.modeling_utils import AttentionInterface
+
+    monkeypatch.setitem(AttentionInterface._global_mapping, "flash_attention_2", twice)
+    model = Caller(7, attention_mask=None)
+    with probe(model) as seen:
+        model(torch.randn(BATCH, KEY_HEADS, 7, DIM))
+    assert seen.captures == []
+    assert "does not give the model's own result" in seen.unseen[0].why.en
+
+
 def forgetful(module: nn.Module, query: Tensor, key: Tensor, value: Tensor, attention_mask: Any, **options: Any) -> Any:
     """Forgets the scale it is handed (transformers #44380), and drops some weights; fails when asked a second time."""
     module.calls += 1

@@ -127,17 +127,17 @@ def _look_inside(session: Session, call: Call, module: Any, again: Callable[[], 
 
     Where that is only another scale, the call is kept as it was made (its heads unrepeated), with the scale it really had.
     """
-    before = len(session.seen.captures)
-    again()
+    before, noticed = len(session.seen.captures), session.noticed
+    with session.again(module, call.q.device):
+        again()
     with session.aside(module):
-        inner = session.seen.captures[before:]
-        del session.seen.captures[before:]
+        inner = session.withdraw(before)
         if len(inner) == 1:
             ratio = _length(inner[0].problem.q) / _length(call.q) * _length(inner[0].problem.k) / _length(call.k)
             real = replace(call, scale=inner[0].problem.scale * ratio)
             if not session.capture(real, module, lambda problem: replay.same_rows(problem, inner[0].problem)):
                 session.add(replace(inner[0], passed=call.passed, implementation=call.implementation))
-        elif not inner:
+        elif inner or session.noticed == noticed:
             session.mismatch(call, module)
 
 

@@ -124,10 +124,23 @@ class Session:
             with torch.no_grad():
                 yield
         except Exception as error:
-            name, kind = self._subject(module)
-            self.miss(FAILED.format(error=f"{type(error).__name__}: {error}"), name, kind)
+            self._failed(error, module)
         finally:
             _aside.depth -= 1
+
+    @contextmanager
+    def again(self, module: nn.Module | None, device: torch.device) -> Iterator[None]:
+        """A call of the model's made once more, to be looked at: it leaves no gradient and draws no random number that the
+        model would miss, and what it raises is the probe's own failure."""
+        try:
+            with torch.no_grad(), torch.random.fork_rng([device] if device.type == "cuda" else []):
+                yield
+        except Exception as error:
+            self._failed(error, module)
+
+    def _failed(self, error: Exception, module: nn.Module | None) -> None:
+        name, kind = self._subject(module)
+        self.miss(FAILED.format(error=f"{type(error).__name__}: {error}"), name, kind)
 
     def miss(self, why: Text, name: str, kind: str) -> None:
         """List a module as unseen, once for each reason, and explain every frame around it."""
@@ -161,10 +174,16 @@ class Session:
         """Keep a capture as it is now, whatever the model writes to its tensors later."""
         self._explain()
         self.seen.captures.append(capture)
-        kept = _Kept(self.seen, len(self.seen.captures) - 1)
+        kept = _Kept(self.seen, capture)
         self._kept.append(kept)
         for tensor in kept.tensors():
             self.keeper.protect(tensor, kept)
+
+    def withdraw(self, first: int) -> list[Capture]:
+        """Take back the captures from that one on."""
+        taken = self.seen.captures[first:]
+        del self.seen.captures[first:], self._kept[first:]
+        return taken
 
     def _explain(self) -> None:
         self.noticed += 1
@@ -203,13 +222,12 @@ class _Kept:
     """A capture's tensors, each copied before the model writes over it."""
 
     seen: Seen
-    index: int
+    capture: Capture
 
     def tensors(self) -> list[Tensor]:
         """All that the capture refers to."""
-        capture = self.seen.captures[self.index]
-        problem = capture.problem
-        everything = (problem.q, problem.k, problem.bias, problem.visibility.mask, capture.sink)
+        problem = self.capture.problem
+        everything = (problem.q, problem.k, problem.bias, problem.visibility.mask, self.capture.sink)
         return [tensor for tensor in everything if tensor is not None]
 
     def take_copy(self, storage: int) -> None:
@@ -218,8 +236,7 @@ class _Kept:
         def own(tensor: Tensor | None) -> Any:
             return tensor.clone() if tensor is not None and storage_of(tensor) == storage else tensor
 
-        capture = self.seen.captures[self.index]
-        old = capture.problem
+        old = self.capture.problem
         k = own(old.k)
         problem = replace(
             old,
@@ -229,4 +246,6 @@ class _Kept:
             bias=own(old.bias),
             visibility=replace(old.visibility, mask=own(old.visibility.mask)),
         )
-        self.seen.captures[self.index] = replace(capture, problem=problem, sink=own(capture.sink))
+        new = replace(self.capture, problem=problem, sink=own(self.capture.sink))
+        self.seen.captures[:] = [new if capture is self.capture else capture for capture in self.seen.captures]
+        self.capture = new
