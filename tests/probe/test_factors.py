@@ -164,12 +164,14 @@ def test_what_is_no_one_number_is_untraced(change: Callable[[Tensor], Tensor]):
 
 
 def test_a_projection_that_gives_zero_is_untraced():
-    model = widen(Attention(9 * DIM, side_by_side, nothing))
-    nn.init.zeros_(model.qkv.weight)
-    nn.init.zeros_(model.qkv.bias)
-    with probe(model) as seen:
-        model(states())
-    assert {capture.q_factor.kind for capture in seen.captures} == {"untraced"}
+    """Its lengths say nothing; only a view of it is known to be what it gave."""
+    for change, kind in ((torch.clone, "untraced"), (nothing, "constant")):
+        model = widen(Attention(9 * DIM, side_by_side, change))
+        nn.init.zeros_(model.qkv.weight)
+        nn.init.zeros_(model.qkv.bias)
+        with probe(model) as seen:
+            model(states())
+        assert {capture.q_factor.kind for capture in seen.captures} == {kind}
 
 
 def test_one_vector_alone_proves_nothing():

@@ -8,7 +8,7 @@ from typing import Any
 
 from torch import nn
 
-from isotherm.health import Batch, Options, Progress, examine, with_predictions
+from isotherm.health import Batch, Examination, Options, Progress, complete, examine
 from isotherm.language import Language, Text, current
 from isotherm.record import CheckRecord, Finding, Layer, WhatIf, to_plain
 
@@ -16,20 +16,18 @@ __all__ = ["Options", "Report", "check"]
 
 
 class Report:
-    """What a check-up found. `record` is all of it as plain data; a notebook shows it as a page."""
+    """What a check-up found. `record` is all of it as plain data; a notebook shows it as a page.
 
-    def __init__(self, measured: CheckRecord) -> None:
-        self._measured = measured
+    `rows` are the statistics of every single softmax row, a `RowStats` [B, Hq, T] for each layer.
+    """
 
-    @classmethod
-    def of(cls, record: CheckRecord) -> "Report":
-        """A report of a record that was made earlier."""
-        return cls(record)
+    def __init__(self, examination: Examination) -> None:
+        self._measured, self.rows = examination.record, examination.rows
 
     @cached_property
     def record(self) -> CheckRecord:
         """Everything, with theory's prediction beside each head's measurement."""
-        return with_predictions(self._measured)
+        return complete(self._measured, self.rows)
 
     @property
     def findings(self) -> tuple[Finding, ...]:

@@ -11,7 +11,6 @@ import click
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn
 
-from isotherm.checkup import Report
 from isotherm.checkup import check as check_model
 from isotherm.checkup.batch import make_batch, read_text
 from isotherm.checkup.load import Loading, load
@@ -121,26 +120,24 @@ def read_report(path: Path) -> CheckRecord:
 
 def show(request: Request, record: CheckRecord, other: CheckRecord | None) -> None:
     """The page and the summary first, so that what is printed last is the report itself."""
-    report = Report.of(record if other is None else other)
+    shown = record if other is None else other
     if request.html is not None:
-        html.write_html(report.record, Path(request.html), current())
+        html.write_html(shown, Path(request.html), current())
     change = None if other is None else changes.compare(record, other)
     if request.markdown is not None:
-        text = (
-            markdown.to_markdown(report.record, current()) if change is None else compare.to_markdown(change, current())
-        )
+        text = markdown.to_markdown(shown, current()) if change is None else compare.to_markdown(change, current())
         files.write_atomically(Path(request.markdown), text)
     if request.as_json:
-        plain: Any = to_plain(report.record if change is None else change)
+        plain: Any = to_plain(shown if change is None else change)
         click.echo(json.dumps(plain, ensure_ascii=False, indent=1))
         return
     console = Console()
     if change is not None:
         compare.show(change, console, current())
     elif request.quiet:
-        terminal.show_findings(report.record, console, current())
+        terminal.show_findings(shown, console, current())
     else:
-        terminal.show(report.record, console, current())
+        terminal.show(shown, console, current())
     for path in filter(None, (request.html, request.markdown)):
         click.echo(str(Text("wrote {path}", "已写出 {path}").format(path=path)), err=True)
 

@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
@@ -17,7 +18,7 @@ from isotherm.health.audit import audit
 from isotherm.health.compare import compare_implementations
 from isotherm.health.declare import Place, declared
 from isotherm.health.findings import findings
-from isotherm.health.heads import head_stats
+from isotherm.health.heads import heads_of_layers
 from isotherm.health.what_if import measure, replay, summarise
 from isotherm.language import Text
 from isotherm.probe import Capture, probe
@@ -40,6 +41,14 @@ class Options:
     rows: int | None = None
 
 
+@dataclass(frozen=True)
+class Examination:
+    """The record, and the statistics of every row it was made from, a `RowStats` [B, Hq, T] for each layer."""
+
+    record: CheckRecord
+    rows: tuple[RowStats, ...]
+
+
 def examine(
     model: nn.Module,
     batch: Batch,
@@ -48,44 +57,44 @@ def examine(
     name: str,
     origin: str,
     progress: Progress = lambda _what, _done: None,
-) -> CheckRecord:
+) -> Examination:
     """Everything there is to know of this model's attention on this batch. The model is left as it was found."""
     rules = [(text, parse(text)) for text in options.what_if]  # a misspelt rule fails before the work, not after it
     started = time.perf_counter()
     progress(Text("one forward under the probe", "在探针下前向一次"), 0.0)
     captures, unseen, model_seconds = look(model, batch)
     untrained = looks_untrained(model)
-    layers, statistics = [], []
+    measured = []
     for index, capture in enumerate(captures):
         progress(Text("measuring {name}", "测量 {name}").format(name=capture.name), 0.1 + 0.4 * index / len(captures))
-        stats = without_padding(measure(capture, options.rows), capture, batch)
-        statistics.append(summarise(index, stats))
-        layers.append(_layer(model, index, capture, stats, untrained=untrained))
+        measured.append(without_padding(measure(capture, options.rows), capture, batch))
+    layers = _layers(model, captures, measured, untrained=untrained)
     comparisons: tuple[Comparison, ...] = ()
     if options.compare:
         progress(Text("comparing implementations", "比较不同实现"), 0.5)
-        comparisons = compare_implementations(model, tuple(layers), look_again(model, batch, options.rows))
-    replayed = [WhatIf("as is", tuple(statistics))] if rules else []
+        comparisons = compare_implementations(model, layers, look_again(model, batch, options.rows))
+    replayed = [WhatIf("as is", tuple(summarise(i, stats) for i, stats in enumerate(measured)))] if rules else []
     for step, (text, rule) in enumerate(rules):
         progress(Text("what if {rule}", "假如 {rule}").format(rule=text), 0.6 + 0.4 * step / len(rules))
         replayed.append(
             WhatIf(text, tuple(replay(capture, rule, i, options.rows) for i, capture in enumerate(captures)))
         )
     subject = _subject(model, batch, name, origin, untrained=untrained)
-    made, missing = tuple(layers), tuple(unseen)
-    return CheckRecord(
+    missing = tuple(unseen)
+    record = CheckRecord(
         schema=SCHEMA,
         created=datetime.now(UTC).isoformat(timespec="seconds"),
         model=subject,
         versions=_versions(),
-        layers=made,
-        findings=findings(subject, made, comparisons, missing),
+        layers=layers,
+        findings=findings(subject, layers, comparisons, missing),
         what_if=tuple(replayed),
         comparisons=comparisons,
         unseen=missing,
         cost=Cost(time.perf_counter() - started, model_seconds, _peak_mib()),
-        context=context(made, options.context) if options.context else None,
+        context=context(layers, options.context) if options.context else None,
     )
+    return Examination(record, tuple(measured))
 
 
 def look(model: nn.Module, batch: Batch) -> tuple[list[Capture], list[Unseen], float]:
@@ -109,31 +118,33 @@ def look_again(model: nn.Module, batch: Batch, rows: int | None) -> Callable[[],
 
     def look_now() -> tuple[Layer, ...]:
         captures, _, _ = look(model, batch)
-        layers = []
-        for index, capture in enumerate(captures):
-            stats = without_padding(measure(capture, rows), capture, batch)
-            layers.append(_layer(model, index, capture, stats, untrained=False))
-        return tuple(layers)
+        measured = [without_padding(measure(capture, rows), capture, batch) for capture in captures]
+        return _layers(model, captures, measured, untrained=False)
 
     return look_now
 
 
-def _layer(model: nn.Module, index: int, capture: Capture, stats: RowStats, *, untrained: bool) -> Layer:
-    place = _place(model, index, capture)
-    expected = declared(place)
-    layer = Layer(
-        index=index,
-        name=capture.name,
-        kind=capture.kind,
-        heads=capture.problem.q.shape[1],
-        kv_heads=capture.problem.k.shape[1],
-        head_dim=capture.problem.q.shape[3],
-        keys=int(stats.n.max()) if stats.n.numel() else 0,
-        implementation=capture.implementation,
-        scale=audit(capture, expected),
-        head_stats=head_stats(stats),
-    )
-    return replace(layer, advice=advise(layer, capture, expected, place, at_initialisation=untrained))
+def _layers(
+    model: nn.Module, captures: list[Capture], measured: list[RowStats], *, untrained: bool
+) -> tuple[Layer, ...]:
+    layers = []
+    for index, (capture, stats, heads) in enumerate(zip(captures, measured, heads_of_layers(measured), strict=True)):
+        place = _place(model, index, capture)
+        expected = declared(place)
+        layer = Layer(
+            index=index,
+            name=capture.name,
+            kind=capture.kind,
+            heads=capture.problem.q.shape[1],
+            kv_heads=capture.problem.k.shape[1],
+            head_dim=capture.problem.q.shape[3],
+            keys=int(stats.n.max()) if stats.n.numel() else 0,
+            implementation=capture.implementation,
+            scale=audit(capture, expected),
+            head_stats=heads,
+        )
+        layers.append(replace(layer, advice=advise(layer, capture, expected, place, at_initialisation=untrained)))
+    return tuple(layers)
 
 
 def _place(model: nn.Module, index: int, capture: Capture) -> Place:
@@ -196,6 +207,7 @@ def _subject(model: nn.Module, batch: Batch, name: str, origin: str, *, untraine
     )
 
 
+@cache
 def _versions() -> dict[str, str]:
     found = {"python": sys.version.split()[0]}
     for package in ("isotherm", "torch", "transformers"):

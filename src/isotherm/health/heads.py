@@ -1,51 +1,83 @@
 """From row statistics to a head's record: quantiles, histograms, and its state."""
 
+from collections.abc import Sequence
+from itertools import chain, islice
 from math import isfinite
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from isotherm.health.thresholds import DIFFUSE, SATURATED, SINK
 from isotherm.record import HeadDetail, HeadStats, Spread, State
-from isotherm.stats import RowStats
+from isotherm.stats import RowStats, Summary
 
 BINS = 20
 STRETCHES = 32
 SPREADS = ("entropy", "entropy_fraction", "jacobian_trace", "top1", "n_eff")
 FIELDS = ("mean", "p10", "p50", "p90", "max")
+"""of a `Summary`, in the order `_plain` reads them."""
 
 
-def head_stats(stats: RowStats) -> tuple[HeadStats, ...]:
-    """One record a head, from statistics [B, Hq, R]."""
+def heads_of_layers(layers: list[RowStats]) -> list[tuple[HeadStats, ...]]:
+    """Each layer's records. Layers of one shape are worked on as if their heads were one layer's: a tenth of the work."""
+    made: dict[int, tuple[HeadStats, ...]] = {}
+    for group in _alike(layers):
+        numbers = [range(layers[index].rest.shape[1]) for index in group]
+        records = iter(head_stats(RowStats.cat([layers[index] for index in group], 1), [*chain(*numbers)]))
+        made |= {index: tuple(islice(records, len(heads))) for index, heads in zip(group, numbers, strict=True)}
+    return [made[index] for index in range(len(layers))]
+
+
+def _alike(layers: list[RowStats]) -> list[list[int]]:
+    groups: dict[tuple[object, ...], list[int]] = {}
+    for index, stats in enumerate(layers):
+        sampled = None if stats.rows is None else tuple(stats.rows.tolist())
+        shape = (stats.rest.shape[0], stats.rest.shape[2], sampled, stats.total_rows, stats.outcomes_beyond_keys)
+        groups.setdefault((*shape, stats.rest.device), []).append(index)
+    return list(groups.values())
+
+
+def head_stats(stats: RowStats, numbers: Sequence[int]) -> list[HeadStats]:
+    """One record a head, from statistics [B, Hq, R]; `numbers` are the heads' own."""
     summaries = stats.summaries((*SPREADS, "sink", "max_logit", "logit_std"))
-    read = {name: {field: getattr(summary, field).tolist() for field in FIELDS} for name, summary in summaries.items()}
     entropy = summaries["entropy"]
-    rows, empty, invalid = (getattr(entropy, field).tolist() for field in ("rows", "empty", "invalid"))
-    excess, details = _first_key_excess(stats), _details(stats)
+    read = dict(zip(summaries, _plain(list(summaries.values())), strict=True))
+    counts = zip(*(getattr(entropy, name).tolist() for name in ("rows", "empty", "invalid")), strict=True)
+    excess = _first_key_excess(stats)
+    sampled = stats.rows is not None
     records = []
-    for head in range(stats.rest.shape[1]):
-        spreads = {name: Spread(*(_finite(read[name][field][head]) for field in FIELDS[:4])) for name in SPREADS}
+    for head, (number, (rows, empty, invalid)) in enumerate(zip(numbers, counts, strict=True)):
+        spreads: dict[str, Any] = {name: Spread(*(column[head] for column in read[name][:4])) for name in SPREADS}
         gate, fraction = spreads["jacobian_trace"].p50, spreads["entropy_fraction"].p50
         records.append(
             HeadStats(
-                head=head,
-                state=state(rows[head], invalid[head], gate, fraction, excess[head]),
+                head=number,
+                state=state(rows, invalid, gate, fraction, excess[head]),
                 **spreads,
-                max_logit=_finite(read["max_logit"]["max"][head]),
-                logit_std=_finite(read["logit_std"]["p50"][head]),
-                sink=_finite(read["sink"]["mean"][head]),
-                rows=rows[head],
-                empty=empty[head],
-                invalid=invalid[head],
+                max_logit=read["max_logit"][4][head],
+                logit_std=read["logit_std"][2][head],
+                sink=read["sink"][0][head],
+                rows=rows,
+                empty=empty,
+                invalid=invalid,
                 label=stats.label,
                 predicted_gate=None,
                 predicted_entropy_fraction=None,
-                detail=details[head],
-                rows_total=None if stats.rows is None else stats.rest.shape[0] * (stats.total_rows or 0),
-                entropy_interval=None if stats.rows is None else _finite(entropy.interval[head].item()),
+                rows_total=stats.rest.shape[0] * (stats.total_rows or 0) if sampled else None,
+                entropy_interval=_finite(entropy.interval[head].item()) if sampled else None,
             )
         )
-    return tuple(records)
+    return records
+
+
+def _plain(summaries: list[Summary]) -> list[list[list[float | None]]]:
+    """Summaries → fields → heads as plain numbers, None for what does not exist."""
+    table = torch.stack([torch.stack([getattr(summary, name) for name in FIELDS]) for summary in summaries])
+    numbers: list[list[list[float | None]]] = table.tolist()
+    if bool(table.isfinite().all()):
+        return numbers
+    return [[[None if x is None else _finite(x) for x in column] for column in columns] for columns in numbers]
 
 
 def state(rows: int, invalid: int, gate: float | None, fraction: float | None, excess: float) -> State:
@@ -68,16 +100,17 @@ def _first_key_excess(stats: RowStats) -> list[float]:
     return beyond.transpose(0, 1).flatten(1).nanmean(-1).nan_to_num(0.0).tolist()
 
 
-def _details(stats: RowStats) -> list[HeadDetail]:
+def details(stats: RowStats) -> list[HeadDetail]:
+    """Histograms and profiles of each head, from statistics [B, Hq, R]."""
     gate, fraction = stats.jacobian_trace, stats.entropy_fraction
     histograms = [_histogram(values).tolist() for values in (gate, fraction)]
-    profiles = [_profile(values).tolist() for values in (gate, fraction)]
+    profiles = [_profile(values).round(decimals=4).tolist() for values in (gate, fraction)]
     return [
         HeadDetail(
             gate_histogram=tuple(histograms[0][head]),
             entropy_histogram=tuple(histograms[1][head]),
-            position_gate=tuple(_short(value) for value in profiles[0][head]),
-            position_entropy=tuple(_short(value) for value in profiles[1][head]),
+            position_gate=tuple(map(_finite, profiles[0][head])),
+            position_entropy=tuple(map(_finite, profiles[1][head])),
         )
         for head in range(gate.shape[1])
     ]
@@ -107,7 +140,3 @@ def _profile(values: Tensor) -> Tensor:
 
 def _finite(value: float) -> float | None:
     return value if isfinite(value) else None
-
-
-def _short(value: float) -> float | None:
-    return round(value, 4) if isfinite(value) else None

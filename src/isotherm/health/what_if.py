@@ -87,5 +87,4 @@ def _quantile(values: Tensor, fraction: float) -> float | None:
     known = values[values.isfinite()]
     if not known.numel():
         return None
-    ordered = known.sort().values
-    return ordered[round(fraction * (len(ordered) - 1))].item()
+    return known.kthvalue(1 + round(fraction * (known.numel() - 1))).values.item()

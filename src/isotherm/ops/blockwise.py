@@ -4,10 +4,10 @@ The tiles of a row are merged as `RowStats` merges them. What keeps the dozen pa
 
 - e^(s−max) is exp2 of (s − max)·log₂e, which is cheaper; the subtraction comes first, so large logits keep digits.
 - Each row's largest entry is exactly 1, and `frac` takes exactly the ones away: what is left sums to `rest`.
-- Mean and spread of plain logits come from the keys' own moments, not from the tile.
+- Mean and spread are plain sums in float64, which holds Σs² of logits up to 1e6 without a shift.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from math import e, log, log2
 from typing import Any, NamedTuple
 
@@ -16,9 +16,8 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from isotherm.language import Text
-from isotherm.ops.moments import KeyMoments
 from isotherm.ops.problem import Problem, Solution
-from isotherm.ops.tiles import KEYS, Chunk, chunks
+from isotherm.ops.tiles import Chunk, chunks
 from isotherm.stats import NO_KEY, NOTHING, Moments, RowStats
 
 HIDDEN = -4096.0
@@ -63,16 +62,15 @@ def _forward(problem: Problem, *, output: bool, stats: bool) -> _Rows:
     )
     measured: list[RowStats] = []
     for chunk in chunks(problem):
-        moments = KeyMoments(chunk.k, KEYS) if stats and _plain(problem) else None
         blocks: list[RowStats] = []
         for rows in chunk.row_blocks():
             here = (chunk.pairs, slice(None), rows)
-            block = _rows(chunk, rows, moments, out[here], stats=stats)
+            block = _rows(chunk, rows, out[here], stats=stats)
             peak[here], total[here] = block.peak, block.total
             blocks.append(block.stats)
         if stats and blocks:
             measured.append(RowStats.cat(blocks, 2))
-    whole = RowStats.cat(measured, 0).map(lambda tensor: tensor.view(shape)) if measured else _no_rows(problem)
+    whole = RowStats.cat(measured, 0).map(lambda tensor: tensor.reshape(shape)) if measured else _no_rows(problem)
     return _Rows(out.view(*shape, out.shape[-1]), peak.view(shape), total.view(shape), whole)
 
 
@@ -80,38 +78,28 @@ def _no_rows(problem: Problem) -> RowStats:
     return RowStats.none(tuple(problem.q.shape[:3]), problem.q.device)
 
 
-def _plain(problem: Problem) -> bool:
-    """Whether logits are q·k and nothing else, so that the keys' moments tell theirs."""
-    return problem.softcap is None and problem.bias is None and problem.visibility.mask is None
-
-
-def _rows(chunk: Chunk, rows: slice, key_moments: KeyMoments | None, out: Tensor, *, stats: bool) -> _Rows:
+def _rows(chunk: Chunk, rows: slice, out: Tensor, *, stats: bool) -> _Rows:
     """One block of queries against every key it sees; the output is written to `out` [P, G, R, Dv], Dv 0 for none."""
     q = chunk.queries(rows)
     peak = q.new_full(q.shape[:3], torch.finfo(q.dtype).min)
     total = torch.zeros_like(peak)
-    measured = RowStats.none(tuple(q.shape[:3]), q.device)
-    whole: list[int] = []
+    measured: RowStats | None = None
     for columns, seen in chunk.tiles(rows):
         s = chunk.logits(q, rows, columns)
-        facts = None
-        if stats:
-            by_keys = key_moments is not None and seen is None
-            whole += [columns.start // KEYS] if by_keys else []
-            facts = _facts(chunk, s, seen, measured, columns.start, moments=not by_keys)
+        facts = _facts(chunk, s, seen, measured, columns.start) if stats else None
         tile = _softmax(chunk, s, seen)
-        new = torch.maximum(peak, tile.peak)
-        keep, take = (peak - new).exp(), (tile.peak - new).exp()
-        peak, total = new, total * keep + tile.mass * take
         if out.shape[-1]:
+            new = torch.maximum(peak, tile.peak)
+            keep, take = (peak - new).exp(), (tile.peak - new).exp()
+            peak, total = new, total * keep + tile.mass * take
             add = torch.bmm(tile.weights.flatten(1, 2), chunk.v[:, columns]).view_as(out)
             out.mul_(keep.unsqueeze(-1)).addcmul_(add, take.unsqueeze(-1))
         if facts is not None:
-            measured = measured.merge(_measure(tile, facts))
-    if key_moments is not None and whole:
-        moments = key_moments.over(q.flatten(1, 2), range(whole[0], whole[-1] + 1))
-        measured = replace(measured, moments=measured.moments.merge(moments.view(tuple(q.shape[:3]))))
-    out.div_(torch.where(total == 0, 1.0, total).unsqueeze(-1))
+            part = _measure(tile, facts)
+            measured = part if measured is None else measured.merge(part)
+    measured = RowStats.none(tuple(q.shape[:3]), q.device) if measured is None else measured
+    if out.shape[-1]:
+        out.div_(torch.where(total == 0, 1.0, total).unsqueeze(-1))
     return _Rows(out, peak, total, measured)
 
 
@@ -145,24 +133,22 @@ class _Facts(NamedTuple):
     first_logit: Tensor
 
 
-def _facts(chunk: Chunk, s: Tensor, seen: Tensor | None, so_far: RowStats, start: int, *, moments: bool) -> _Facts:
-    nothing = RowStats.none(tuple(s.shape[:3]), s.device)
-    first_key, first_logit = nothing.first_key, nothing.first_logit
-    if (so_far.first_key == NO_KEY).any():  # tiles come in the order of their keys: later ones need not look
+def _facts(chunk: Chunk, s: Tensor, seen: Tensor | None, so_far: RowStats | None, start: int) -> _Facts:
+    zero = torch.zeros(s.shape[:3], dtype=torch.float64, device=s.device)
+    first_key = torch.full(s.shape[:3], NO_KEY, device=s.device)
+    first_logit = zero
+    # Tiles come in the order of their keys: once every row has its first, later ones need not look.
+    if so_far is None or bool((so_far.first_key == NO_KEY).any()):
         if seen is None:
-            column = torch.zeros_like(nothing.first_key)
-            first_key = column + start
+            first_key, first_logit = torch.full_like(first_key, start), s[..., 0].to(torch.float64, copy=True)
         else:
             column = seen.to(torch.uint8).argmax(-1).expand(s.shape[:3])
             first_key = torch.where(seen.any(-1), column + start, NO_KEY)
-        first_logit = s.gather(-1, column.unsqueeze(-1)).squeeze(-1).double()
-    if not moments:
-        return _Facts(nothing.moments, first_key, first_logit)
-    count = torch.full_like(nothing.rest, s.shape[-1])
+            first_logit = s.gather(-1, column.unsqueeze(-1)).squeeze(-1).double()
+    count = torch.full_like(zero, s.shape[-1])
     if seen is not None:
         count = seen.sum(-1).double().expand(s.shape[:3])
         s = torch.where(seen, s, s.new_zeros(()), out=chunk.room(1, tuple(s.shape)))
-    # float64 holds Σs² of logits up to 1e6 without a shift.
     wide = chunk.room(2, tuple(s.shape), torch.float64).copy_(s)
     mean = wide.sum(-1) / count.clamp(min=1)
     square = torch.linalg.vector_norm(wide, dim=-1).square()

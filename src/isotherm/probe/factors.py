@@ -34,6 +34,10 @@ def trace(used: Tensor, frames: list[Frame]) -> tuple[Factor, Record | None]:
 
 def _in_frame(used: Tensor, records: list[Record], tolerance: float) -> tuple[Factor, Record | None] | None:
     projections = [record for record in records if record.kind == "projection"]
+    here = storage_of(used)
+    for record in projections:
+        if storage_of(record.output) == here:  # a view of it: had anyone written there, the record would be a copy
+            return Factor(1.0, "constant", record.name), record
     norms = [record for record in records if record.kind == "norm"]
     found = min(matches(used, projections, one_number, tolerance / 10), key=lambda m: m.spread, default=None)
     if found is not None and found.spread < tolerance:

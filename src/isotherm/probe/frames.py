@@ -96,6 +96,14 @@ class Frames:
         """A module's forward begins."""
         self.stack.append(Frame(module, self.name_of(module)))
 
+    def is_idle(self, module: nn.Module) -> bool:
+        """Whether this module, the innermost, is neither a projection nor attention, and saw nothing: there is nothing to
+        pass on when it ends."""
+        frame = self.stack[-1] if self.stack else None
+        if frame is None or frame.module is not module or frame.records or frame.explained:
+            return False
+        return not (frame.projects or frame.normalises or frame.attends)
+
     def pop(self, module: nn.Module, given: Any, result: Any) -> Frame | None:
         """A module's forward has ended; frames above it that never ended are dropped with it."""
         if not any(frame.module is module for frame in self.stack):

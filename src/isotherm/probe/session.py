@@ -116,17 +116,10 @@ class Session:
         finally:
             self._busy -= 1
 
-    @contextmanager
-    def aside(self, module: nn.Module | None = None) -> Iterator[None]:
-        """The probe's own work: no gradients, no recursion, and an error becomes an entry among the unseen."""
-        _aside.depth += 1
-        try:
-            with torch.no_grad():
-                yield
-        except Exception as error:
-            self._failed(error, module)
-        finally:
-            _aside.depth -= 1
+    def aside(self, module: nn.Module | None = None) -> "_Own":
+        """The probe's own work: no gradients, no recursion, no mode in the way, and an error becomes an entry among the
+        unseen."""
+        return _Own(self, module)
 
     @contextmanager
     def again(self, module: nn.Module | None, device: torch.device) -> Iterator[None]:
@@ -136,9 +129,10 @@ class Session:
             with torch.no_grad(), torch.random.fork_rng([device] if device.type == "cuda" else []):
                 yield
         except Exception as error:
-            self._failed(error, module)
+            self.failed(error, module)
 
-    def _failed(self, error: Exception, module: nn.Module | None) -> None:
+    def failed(self, error: Exception, module: nn.Module | None) -> None:
+        """List what the probe was looking at as unseen, for its own error."""
         name, kind = self._subject(module)
         self.miss(FAILED.format(error=f"{type(error).__name__}: {error}"), name, kind)
 
@@ -206,6 +200,9 @@ class Session:
 
     def leave(self, module: nn.Module, given: Any, result: Any) -> None:
         """A module's forward has ended, or failed (then `result` is None)."""
+        if self.frames.is_idle(module):
+            self.frames.stack.pop()
+            return
         with self.aside(module):
             frame = self.frames.pop(module, given, result)
             if frame is not None and result is not None:
@@ -215,6 +212,33 @@ class Session:
         """An attention module that ended without a capture, or another reason, is unseen."""
         if frame.attends and not frame.explained:
             self.miss(NO_SOFTMAX, frame.name, frame.kind)
+
+
+class _Own:
+    """See `Session.aside`. A class, not a generator: it is entered for every module and every function of interest."""
+
+    __slots__ = ("_function", "_gradients", "_module", "_session")
+
+    def __init__(self, session: Session, module: nn.Module | None) -> None:
+        self._session, self._module = session, module
+
+    def __enter__(self) -> None:
+        _aside.depth += 1
+        self._gradients = torch.is_grad_enabled()
+        torch._C._set_grad_enabled(False)
+        self._function = torch._C.DisableTorchFunction()
+        self._function.__enter__()
+
+    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> bool:
+        self._function.__exit__(None, None, None)
+        torch._C._set_grad_enabled(self._gradients)
+        try:
+            if isinstance(error, Exception):
+                self._session.failed(error, self._module)
+                return True
+            return False
+        finally:
+            _aside.depth -= 1
 
 
 @dataclass(eq=False)
