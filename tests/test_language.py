@@ -41,6 +41,8 @@ def _literal(node: ast.expr) -> str | None:
 
 @pytest.mark.parametrize(("where", "en", "zh"), texts(), ids=lambda value: value if ".py:" in str(value) else "")
 def test_every_text_is_in_both_languages_with_the_same_places(where, en, zh):
+    if not en and not zh:  # nothing to say in either, as in the head of a column of signs
+        return
     assert en, where
     assert not CJK.search(en), where
     without_places = PLACE.sub("", en)

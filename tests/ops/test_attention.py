@@ -436,7 +436,7 @@ BAD = {
     "rows negative": ({"rows": -3}, r"rows: expected a number of rows, at least 1, got -3"),
     "rows past the end": ({"rows": torch.tensor([0, 5])}, r"rows: expected indices from 0 to 4, got \[0, 5\]"),
     "causal a word": ({"causal": "left"}, r"causal: expected True, False, 'top-left' or 'bottom-right', got 'left'"),
-    "impl unknown": ({"impl": "flash"}, r"impl: expected one of auto, reference, blockwise, sdpa, got 'flash'"),
+    "impl unknown": ({"impl": "flash"}, r"impl: expected one of auto, reference, blockwise, sdpa, triton, got 'flash'"),
 }
 
 

@@ -31,7 +31,7 @@ def probe(model: nn.Module) -> Iterator[Seen]:
     [('self_attn', torch.Size([1, 2, 5, 8]))]
     """
     if not isinstance(model, nn.Module):
-        raise ArgumentError("model", Text("a torch.nn.Module", "torch.nn.Module"), got=type(model).__name__)
+        raise ArgumentError("model", Text("a torch.nn.Module", "一个 torch.nn.Module"), got=type(model).__name__)
     session, patches = Session(model), Patches()
     mode = Mode(session)
     with ExitStack() as stack:

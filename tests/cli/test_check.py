@@ -1,0 +1,213 @@
+"""`isotherm check` as a person or a pipeline runs it."""
+
+import io
+import json
+import sys
+
+import pytest
+
+from isotherm.cli import run
+from isotherm.record import SCHEMA
+from tests.checkup.folders import bert_folder, change_config
+
+pytest.importorskip("transformers")
+QUICK = ["--what-if", "", "--one-implementation", "--tokens", "32"]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return str(bert_folder(tmp_path_factory.mktemp("models") / "small-bert"))
+
+
+def call(capsys, *words):
+    code = run(words)
+    out, err = capsys.readouterr()
+    return code, out, err
+
+
+def test_a_healthy_model_exits_0_and_says_so(capsys, folder):
+    code, out, err = call(capsys, "check", folder)
+    assert (code, err) == (0, "")
+    assert "small-bert" in out
+    assert "Nothing to act on" in out
+    assert "as is" in out
+    assert "sdpa and eager agree" in out or "eager and sdpa agree" in out
+
+
+def test_chinese(capsys, folder):
+    code, out, _ = call(capsys, "check", folder, "--lang", "zh", *QUICK)
+    assert code == 0
+    assert "没有需要处理的问题" in out
+
+
+def test_json_is_one_document_on_standard_output_and_nothing_else(capsys, folder):
+    code, out, err = call(capsys, "check", folder, "--json", "--context", "4096")
+    assert (code, err) == (0, "")
+    document = json.loads(out)
+    assert document["schema"] == SCHEMA
+    assert {"schema", "model", "versions", "layers", "findings", "what_if", "cost"} <= document.keys()
+    layer = document["layers"][0]
+    assert {
+        "index",
+        "name",
+        "kind",
+        "heads",
+        "kv_heads",
+        "head_dim",
+        "implementation",
+        "scale",
+        "head_stats",
+    } <= layer.keys()
+    assert layer["scale"] | {"note": None, "source": ""} == {
+        "passed": pytest.approx(8**-0.5),
+        "effective": pytest.approx(8**-0.5, rel=1e-4),
+        "declared": pytest.approx(8**-0.5),
+        "rule": "1/sqrt(d)",
+        "source": "",
+        "agrees": True,
+        "note": None,
+    }
+    assert [what["rule"] for what in document["what_if"]] == ["as is", "none", "1/d", "x0.5", "x2"]
+    assert document["context"]["length"] == 4096
+
+
+def test_quiet_prints_findings_only(capsys, folder):
+    code, out, _ = call(capsys, "check", folder, "--quiet", *QUICK)
+    assert code == 0
+    assert "Layers" not in out
+    assert "Nothing to act on" in out
+
+
+@pytest.fixture
+def frozen(folder, tmp_path):
+    """The same model untrained, with a start so large that its softmax is frozen."""
+    import shutil
+
+    path = tmp_path / "frozen"
+    shutil.copytree(folder, path)
+    change_config(path, initializer_range=5.0)
+    return str(path)
+
+
+def test_a_finding_exits_1_and_names_its_code(capsys, frozen):
+    code, out, _ = call(capsys, "check", frozen, "--from-config", *QUICK)
+    assert code == 1
+    assert "frozen-at-init" in out
+
+
+@pytest.mark.parametrize(
+    ("fail_on", "code"),
+    [
+        ("scale-mismatch", 0),
+        ("frozen-at-init", 1),
+        ("scale-mismatch,frozen-at-init", 1),
+        ("saturated>0.01", 1),
+        ("balanced>0.99", 0),
+        ("invalid>0", 0),
+    ],
+)
+def test_fail_on_chooses_what_fails(capsys, frozen, fail_on, code):
+    assert call(capsys, "check", frozen, "--from-config", "--fail-on", fail_on, *QUICK)[0] == code
+
+
+def test_an_unknown_code_is_refused_before_any_work(capsys):
+    code, _, err = call(capsys, "check", "no-such-model-at-all", "--fail-on", "scale-mismach")
+    assert code == 2
+    assert err.startswith("isotherm: --fail-on: expected codes (scale-mismatch, ")
+
+
+def test_an_unknown_rule_is_refused_with_the_nearest(capsys, folder):
+    code, out, err = call(capsys, "check", folder, "--what-if", "none,logn")
+    assert (code, out) == (2, "")
+    assert "nearest: log-n" in err
+
+
+def test_page_markdown_and_json_are_written_whole(capsys, folder, tmp_path):
+    page, summary = tmp_path / "report.html", tmp_path / "summary.md"
+    code, _, err = call(capsys, "check", folder, "--html", str(page), "--markdown", str(summary), *QUICK)
+    assert code == 0
+    assert page.read_text(encoding="utf-8").rstrip().endswith("</html>")
+    assert "small-bert" in summary.read_text(encoding="utf-8")
+    assert str(page) in err
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["report.html", "summary.md"]
+
+
+def test_a_folder_that_cannot_be_written_to(capsys, folder, tmp_path):
+    code, _, err = call(capsys, "check", folder, "--html", str(tmp_path / "none" / "report.html"), *QUICK)
+    assert code == 2
+    assert "report.html" in err
+    assert "Traceback" not in err
+
+
+def test_a_disk_that_fills_while_writing_leaves_nothing(capsys, folder, tmp_path, monkeypatch):
+    import errno
+    import os
+
+    def full(*_):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr("isotherm.report.files.os.fsync", full)
+    code, _, err = call(capsys, "check", folder, "--html", str(tmp_path / "report.html"), *QUICK)
+    assert code == 2
+    assert "report.html" in err
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_text_from_a_file_and_from_standard_input(capsys, folder, tmp_path, monkeypatch):
+    text = tmp_path / "text.txt"
+    text.write_text("the temperature of attention " * 4, encoding="utf-8")
+    code, out, _ = call(capsys, "check", folder, "--text", str(text), "--json", *QUICK)
+    assert code == 0
+    from_file = json.loads(out)["model"]["tokens"]
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(text.read_bytes())))
+    code, out, _ = call(capsys, "check", folder, "--text", "-", "--json", *QUICK)
+    assert (code, json.loads(out)["model"]["tokens"]) == (0, from_file)
+
+
+def test_two_reports_are_compared(capsys, folder, tmp_path):
+    paths = []
+    for tokens in ("16", "32"):
+        _, out, _ = call(capsys, "check", folder, "--json", "--what-if", "", "--one-implementation", "--tokens", tokens)
+        paths.append(tmp_path / f"{tokens}.json")
+        paths[-1].write_text(out, encoding="utf-8")
+    code, out, _ = call(capsys, "check", str(paths[0]), "--compare", str(paths[1]))
+    assert code == 0
+    assert "small-bert → small-bert" in out
+    code, out, _ = call(capsys, "check", str(paths[0]), "--compare", str(paths[1]), "--json")
+    assert json.loads(out)["schema"] == "isotherm.compare/1"
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("{", "not JSON"),
+        ("[]", "not a report of schema"),
+        ('{"schema": "isotherm.check/1"}', "r.json.created: expected a value"),
+    ],
+)
+def test_a_report_that_is_none(capsys, tmp_path, content, message):
+    (tmp_path / "r.json").write_text(content)
+    code, _, err = call(capsys, "check", str(tmp_path / "r.json"))
+    assert code == 2
+    assert message in err
+
+
+def test_a_forward_that_fails_is_one_line_and_debug_shows_where(capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", ["", *sys.path])
+    (tmp_path / "bad_model.py").write_text(
+        "import torch\n"
+        "class Bad(torch.nn.Module):\n"
+        "    def forward(self, x): raise RuntimeError('shapes do not match')\n"
+        "def make(): return Bad(), torch.zeros(1)\n"
+    )
+    try:
+        code, out, err = call(capsys, "check", "bad_model:make")
+        assert (code, out) == (2, "")
+        assert err.strip() == (
+            "isotherm: bad_model:make: the check-up failed (RuntimeError: shapes do not match); --debug shows where"
+        )
+        with pytest.raises(RuntimeError, match="shapes do not match"):
+            run(["check", "bad_model:make", "--debug"])
+    finally:
+        sys.modules.pop("bad_model", None)
