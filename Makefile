@@ -23,6 +23,7 @@ lint: $(READY)  ## style and types
 bench: $(READY)  ## time and memory against PyTorch's own kernel, as tidy rows
 	@$(BIN)/python benchmarks/attention_cpu.py
 	@$(BIN)/python benchmarks/check_cpu.py
+	@$(BIN)/python benchmarks/table.py
 
 test-gpu: $(READY)  ## the same kernels on a CUDA device
 	@$(BIN)/python -m pytest -m gpu

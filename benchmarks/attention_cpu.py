@@ -99,7 +99,7 @@ def milliseconds(provider: str, n: int, causal: bool) -> list[float]:
     q, k, v = inputs(n)
     PROVIDERS[provider](q, k, v, causal=causal)
     times = []
-    for _ in range(REPEATS if n <= 8192 else 2):
+    for _ in range(REPEATS if n <= 4096 else 1):
         start = time.perf_counter()
         PROVIDERS[provider](q, k, v, causal=causal)
         times.append(1e3 * (time.perf_counter() - start))

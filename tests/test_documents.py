@@ -49,6 +49,14 @@ def test_the_python_of_the_readme_runs(name, tmp_path, monkeypatch):
         exec(compile(snippet, name, "exec"), space)
 
 
+@pytest.mark.parametrize(("name", "language"), [("README.md", "en"), ("README.zh.md", "zh")])
+def test_the_readmes_numbers_are_the_measured_ones(name, language, monkeypatch):
+    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
+    import table
+
+    assert f"<!-- measured -->\n{table.tables(language)}\n<!-- /measured -->" in read(name)
+
+
 def test_the_documents_name_no_missing_file():
     for name in ("README.md", "README.zh.md", "DESIGN.md", "CONTRIBUTING.md", "docs/check.md", "docs/check.zh.md"):
         for target in re.findall(r"\]\((?!http|#)([^)#]+)", read(name)):

@@ -57,6 +57,10 @@ class Moments:
         gap = other.mean - self.mean
         return Moments(count, self.mean + gap * share, self.m2 + other.m2 + gap * gap * share * self.count)
 
+    def reshape(self, shape: tuple[int, ...]) -> "Moments":
+        """The same in another shape."""
+        return Moments(self.count.reshape(shape), self.mean.reshape(shape), self.m2.reshape(shape))
+
 
 @dataclass(frozen=True)
 class RowStats:

@@ -23,7 +23,8 @@ SIZES = {case.name: case for case in CASES}
 @pytest.fixture(params=[(512, 1 << 20, 4), (4, 64, 2)], ids=["one tile", "many tiles"])
 def tile_size(request, monkeypatch):
     """Tiles of 4 keys make even small problems cross every border."""
-    monkeypatch.setattr("isotherm.ops.tiles.KEYS", request.param[0])
+    for module in ("tiles", "blockwise"):
+        monkeypatch.setattr(f"isotherm.ops.{module}.KEYS", request.param[0])
     monkeypatch.setattr("isotherm.ops.tiles.TILE", request.param[1])
     monkeypatch.setattr("isotherm.ops.tiles.HEADS", request.param[2])
     monkeypatch.setattr("isotherm.ops.tiles.LEAST_HEIGHT", 3)

@@ -4,10 +4,11 @@ The tiles of a row are merged as `RowStats` merges them. What keeps the dozen pa
 
 - e^(s−max) is exp2 of (s − max)·log₂e, which is cheaper; the subtraction comes first, so large logits keep digits.
 - Each row's largest entry is exactly 1, and `frac` takes exactly the ones away: what is left sums to `rest`.
-- Mean and spread are plain sums in float64, which holds Σs² of logits up to 1e6 without a shift.
+- Mean and spread are plain sums in float64, which holds Σs² of logits up to 1e6 without a shift; over many keys they come
+  from the keys' own moments instead, and spare the tile a wider copy.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import e, log, log2
 from typing import Any, NamedTuple
 
@@ -16,8 +17,9 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from isotherm.language import Text
+from isotherm.ops.moments import KeyMoments
 from isotherm.ops.problem import Problem, Solution
-from isotherm.ops.tiles import Chunk, chunks
+from isotherm.ops.tiles import KEYS, Chunk, chunks
 from isotherm.stats import NO_KEY, NOTHING, Moments, RowStats
 
 HIDDEN = -4096.0
@@ -62,10 +64,11 @@ def _forward(problem: Problem, *, output: bool, stats: bool) -> _Rows:
     )
     measured: list[RowStats] = []
     for chunk in chunks(problem):
+        moments = KeyMoments(chunk.k, KEYS) if stats and _by_keys(problem) else None
         blocks: list[RowStats] = []
         for rows in chunk.row_blocks():
             here = (chunk.pairs, slice(None), rows)
-            block = _rows(chunk, rows, out[here], stats=stats)
+            block = _rows(chunk, rows, out[here], moments, stats=stats)
             peak[here], total[here] = block.peak, block.total
             blocks.append(block.stats)
         if stats and blocks:
@@ -78,15 +81,28 @@ def _no_rows(problem: Problem) -> RowStats:
     return RowStats.none(tuple(problem.q.shape[:3]), problem.q.device)
 
 
-def _rows(chunk: Chunk, rows: slice, out: Tensor, *, stats: bool) -> _Rows:
+def _by_keys(problem: Problem) -> bool:
+    """Whether logits are q·k and nothing else, over enough keys for the keys' moments to be the cheaper way to theirs."""
+    return (
+        problem.softcap is None
+        and problem.bias is None
+        and problem.visibility.mask is None
+        and problem.k.shape[2] > KEYS
+    )
+
+
+def _rows(chunk: Chunk, rows: slice, out: Tensor, key_moments: KeyMoments | None, *, stats: bool) -> _Rows:
     """One block of queries against every key it sees; the output is written to `out` [P, G, R, Dv], Dv 0 for none."""
     q = chunk.queries(rows)
     peak = q.new_full(q.shape[:3], torch.finfo(q.dtype).min)
     total = torch.zeros_like(peak)
     measured: RowStats | None = None
+    whole: list[int] = []
     for columns, seen in chunk.tiles(rows):
         s = chunk.logits(q, rows, columns)
-        facts = _facts(chunk, s, seen, measured, columns.start) if stats else None
+        by_keys = key_moments is not None and seen is None
+        whole += [columns.start // KEYS] if by_keys else []
+        facts = _facts(chunk, s, seen, measured, columns.start, moments=not by_keys) if stats else None
         tile = _softmax(chunk, s, seen)
         if out.shape[-1]:
             new = torch.maximum(peak, tile.peak)
@@ -98,6 +114,9 @@ def _rows(chunk: Chunk, rows: slice, out: Tensor, *, stats: bool) -> _Rows:
             part = _measure(tile, facts)
             measured = part if measured is None else measured.merge(part)
     measured = RowStats.none(tuple(q.shape[:3]), q.device) if measured is None else measured
+    if key_moments is not None and whole:
+        over = key_moments.over(q.flatten(1, 2), range(whole[0], whole[-1] + 1)).reshape(q.shape[:3])
+        measured = replace(measured, moments=measured.moments.merge(over))
     if out.shape[-1]:
         out.div_(torch.where(total == 0, 1.0, total).unsqueeze(-1))
     return _Rows(out, peak, total, measured)
@@ -133,7 +152,9 @@ class _Facts(NamedTuple):
     first_logit: Tensor
 
 
-def _facts(chunk: Chunk, s: Tensor, seen: Tensor | None, so_far: RowStats | None, start: int) -> _Facts:
+def _facts(
+    chunk: Chunk, s: Tensor, seen: Tensor | None, so_far: RowStats | None, start: int, *, moments: bool
+) -> _Facts:
     zero = torch.zeros(s.shape[:3], dtype=torch.float64, device=s.device)
     first_key = torch.full(s.shape[:3], NO_KEY, device=s.device)
     first_logit = zero
@@ -145,6 +166,8 @@ def _facts(chunk: Chunk, s: Tensor, seen: Tensor | None, so_far: RowStats | None
             column = seen.to(torch.uint8).argmax(-1).expand(s.shape[:3])
             first_key = torch.where(seen.any(-1), column + start, NO_KEY)
             first_logit = s.gather(-1, column.unsqueeze(-1)).squeeze(-1).double()
+    if not moments:
+        return _Facts(Moments(zero, zero, zero), first_key, first_logit)
     count = torch.full_like(zero, s.shape[-1])
     if seen is not None:
         count = seen.sum(-1).double().expand(s.shape[:3])

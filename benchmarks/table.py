@@ -1,0 +1,85 @@
+"""The README's tables, made from the measured rows: `python benchmarks/table.py` writes them into both READMEs."""
+
+import csv
+import re
+from pathlib import Path
+
+HERE = Path(__file__).parent
+HEADS = {
+    "en": ("what", "n", "time ÷ PyTorch's kernel", "memory beyond inputs and outputs"),
+    "zh": ("内容", "n", "时间 ÷ PyTorch 核函数", "输入输出之外的内存"),
+}
+WHAT = {
+    "sdpa": ("PyTorch's kernel, no statistics", "PyTorch 核函数，无统计"),
+    "isotherm exact": ("output and exact statistics of every row", "输出与每一行的精确统计"),
+    "isotherm sampled 1/16": ("output, statistics of one row in 16", "输出与十六分之一行的统计"),
+    "isotherm no statistics": ("our tiles, no statistics", "我们的分块实现，无统计"),
+    "materialised": ("weights materialised, the same statistics", "保存权重矩阵后求同样的统计"),
+}
+CHECK_HEADS = {
+    "en": ("check-up of", "what", "time ÷ one forward", "memory beyond the model"),
+    "zh": ("检查对象", "内容", "时间 ÷ 一次前向", "模型之外的内存"),
+}
+CHECK_WHAT = {
+    "plain forward": ("one plain forward", "一次普通前向"),
+    "check, exact": ("exact statistics, audit, findings", "精确统计、审计与发现"),
+    "check, whole": ("and what-if, comparison, predictions", "再加假如、实现比较与预测"),
+    "output_attentions": ("output_attentions and the same statistics", "output_attentions 加同样的统计"),
+}
+
+
+def rows(name: str) -> list[dict[str, str]]:
+    """The measured rows of one benchmark."""
+    with (HERE / "results" / f"{name}.csv").open(newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def tables(language: str) -> str:
+    """Both tables in Markdown."""
+    which = 0 if language == "en" else 1
+    attention = [
+        (
+            WHAT[row["provider"]][which],
+            _keys(row, language),
+            f"{float(row['ratio_to_sdpa']):.2f}",
+            _mib(row["extra_mib"]),
+        )
+        for row in rows("attention_cpu")
+    ]
+    checks = [
+        (
+            row["model"],
+            CHECK_WHAT[row["provider"]][which],
+            f"{float(row['ratio_to_forward']):.2f}",
+            _mib(row["extra_mib"]),
+        )
+        for row in rows("check_cpu")
+    ]
+    return "\n".join([*_table(HEADS[language], attention), "", *_table(CHECK_HEADS[language], checks)])
+
+
+def _keys(row: dict[str, str], language: str) -> str:
+    causal = (", causal" if language == "en" else "，因果") if row["causal"] == "True" else ""
+    return f"{int(row['n']):,}{causal}"
+
+
+def _mib(text: str) -> str:
+    return f"{max(0.0, float(text)):,.0f} MiB"
+
+
+def _table(heads: tuple[str, ...], lines: list[tuple[str, ...]]) -> list[str]:
+    return [f"| {' | '.join(line)} |" for line in (heads, ("---",) * len(heads), *lines)]
+
+
+def main() -> None:
+    """Put the tables between the two marks in each README."""
+    for language, name in (("en", "README.md"), ("zh", "README.zh.md")):
+        path = HERE.parent / name
+        text = path.read_text(encoding="utf-8")
+        marked = re.compile(r"(<!-- measured -->\n).*?(\n<!-- /measured -->)", re.S)
+        made = tables(language).replace("\\", "\\\\")
+        path.write_text(marked.sub(rf"\g<1>{made}\g<2>", text), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
