@@ -41,7 +41,7 @@ def tables(language: str) -> str:
         (
             WHAT[row["provider"]][which],
             _keys(row, language),
-            f"{float(row['ratio_to_sdpa']):.2f}",
+            _ratio(row["ratio_to_sdpa"]),
             _mib(row["extra_mib"]),
         )
         for row in rows("attention_cpu")
@@ -61,6 +61,10 @@ def tables(language: str) -> str:
 def _keys(row: dict[str, str], language: str) -> str:
     causal = (", causal" if language == "en" else "，因果") if row["causal"] == "True" else ""
     return f"{int(row['n']):,}{causal}"
+
+
+def _ratio(text: str) -> str:
+    return f"{float(text):.2f}" if text else "–"
 
 
 def _mib(text: str) -> str:

@@ -9,13 +9,13 @@ from torch import Tensor
 
 from isotherm.errors import ArgumentError, UnsupportedError
 from isotherm.language import Text
-from isotherm.ops import blockwise, reference, sdpa, sigmoid
+from isotherm.ops import blockwise, reference, sdpa, sigmoid, triton
 from isotherm.ops.arguments import Causal, check_broadcast, check_causal, check_rows, check_tensors, check_window
 from isotherm.ops.problem import Problem, Solution, Visibility
 from isotherm.scale import Fixed, InverseSqrt, Resolved, Rule, Site
 from isotherm.stats import RowStats
 
-Implementation = Literal["auto", "reference", "blockwise", "sdpa"]
+Implementation = Literal["auto", "reference", "blockwise", "sdpa", "triton"]
 
 
 class AttentionResult(NamedTuple):
@@ -114,6 +114,8 @@ def _fold(q: Tensor, k: Tensor, v: Tensor, visibility: Visibility, bias: Tensor 
 
 def _refusal(name: str, problem: Problem, resolved: Resolved) -> Text | None:
     """Why this implementation cannot do this problem; None if it can."""
+    if name == "triton":
+        return triton.unsupported(problem)
     if name != "sdpa":
         return None
     if resolved.sink is not None:
@@ -122,7 +124,9 @@ def _refusal(name: str, problem: Problem, resolved: Resolved) -> Text | None:
 
 
 def _pick(problem: Problem, resolved: Resolved, *, stats: bool) -> str:
-    """The fastest that can: PyTorch's kernel, or tiles where the CPU wants statistics in the same pass."""
+    """The fastest that can: PyTorch's kernel, or one of ours where statistics are wanted or that kernel cannot."""
+    if problem.q.is_cuda and triton.unsupported(problem) is None:
+        return "triton" if stats or _refusal("sdpa", problem, resolved) is not None else "sdpa"
     if _refusal("sdpa", problem, resolved) is not None:
         return "blockwise"
     on_cpu = problem.q.device.type == "cpu"
@@ -132,14 +136,19 @@ def _pick(problem: Problem, resolved: Resolved, *, stats: bool) -> str:
 def _solve(name: str, problem: Problem, *, stats: bool) -> Solution:
     if name == "reference":
         return reference.solve(problem, stats=stats)
+    if name == "triton":
+        return triton.solve(problem, stats=stats)
     return blockwise.solve(problem, stats=stats) if name == "blockwise" else sdpa.solve(problem)
 
 
 @torch.no_grad()
 def _statistics(name: str, problem: Problem, rows: Tensor | None) -> RowStats:
     """A pass of its own for the statistics, over all rows or some."""
-    part = problem if rows is None else problem.take(rows)
-    stats = reference.solve(part, stats=True).stats if name == "reference" else blockwise.statistics(part)
+    if name == "triton" or (name == "sdpa" and problem.q.is_cuda and triton.unsupported(problem) is None):
+        stats: RowStats | None = triton.statistics(problem, rows)
+    else:
+        part = problem if rows is None else problem.take(rows)
+        stats = reference.solve(part, stats=True).stats if name == "reference" else blockwise.statistics(part)
     assert stats is not None
     return stats if rows is None else replace(stats, rows=rows, total_rows=problem.q.shape[2])
 

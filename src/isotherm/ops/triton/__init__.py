@@ -1,0 +1,101 @@
+"""Fused GPU kernels: the output and every row statistic in one pass. Triton is imported when they are first used."""
+
+import os
+from collections.abc import Sequence
+from importlib.util import find_spec
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from isotherm.language import Text
+from isotherm.ops.problem import Problem, Solution
+from isotherm.stats import RowStats
+
+if TYPE_CHECKING:
+    from isotherm.ops.triton.attend import Call
+
+DTYPES = (torch.float32, torch.float16, torch.bfloat16)
+WIDEST = 256
+
+
+def unsupported(problem: Problem) -> Text | None:
+    """What the kernels cannot be asked for."""
+    if find_spec("triton") is None:
+        return Text("a machine without triton (pip install triton)", "未安装 triton 的机器（pip install triton）")
+    if problem.q.device.type != "cuda" and os.environ.get("TRITON_INTERPRET") != "1":
+        return Text(f"tensors on {problem.q.device.type}", f"{problem.q.device.type} 上的张量")
+    if problem.v.dtype not in DTYPES:
+        return Text(f"{problem.v.dtype}", f"{problem.v.dtype}")
+    if max(problem.q.shape[3], problem.v.shape[3]) > WIDEST:
+        return Text(f"head dimensions above {WIDEST}", f"大于 {WIDEST} 的头维度")
+    bias = problem.bias
+    if bias is not None and bias.requires_grad and torch.are_deterministic_algorithms_enabled():
+        shape = (*problem.q.shape[:3], problem.k.shape[2])
+        if tuple(bias.shape) != shape:
+            return Text("the gradient of a shared bias, deterministically", "共享 bias 的确定性梯度")
+    return None
+
+
+def solve(problem: Problem, *, stats: bool) -> Solution:
+    """Output, lse and, if asked for, statistics; output and lse are differentiable."""
+    from isotherm.ops.triton import registration
+    from isotherm.ops.triton.fields import Fields
+
+    seen = problem.visibility
+    out, lse, *fields = registration.attend_op(
+        problem.q,
+        problem.k,
+        problem.v,
+        seen.positions,
+        seen.mask,
+        problem.bias,
+        seen.causal,
+        seen.window or 0,
+        problem.scale,
+        problem.softcap or 0.0,
+        stats,
+    )
+    return Solution(out, lse, Fields(*fields).stats() if stats else None)
+
+
+@torch.no_grad()
+def statistics(problem: Problem, rows: Tensor | None = None) -> RowStats:
+    """The statistics alone, without weights · v, of every row or of some; keys are split where rows are few."""
+    from isotherm.ops.triton import attend, dense
+    from isotherm.ops.triton.fields import Fields
+
+    call = _call(problem, rows)
+    fields = Fields.empty(call.shape, problem.q.device)
+    if dense.can(call):
+        dense.run(call, output=None, fields=fields)
+    else:
+        attend.run(call, output=None, fields=fields)
+    return fields.stats()
+
+
+@torch.no_grad()
+def statistics_at(problem: Problem, scales: Sequence[float], rows: Tensor | None = None) -> list[RowStats]:
+    """The statistics at each of `scales` in place of the problem's own, from one pass over q·kᵀ."""
+    from isotherm.ops.triton import scales as many
+
+    return [fields.stats() for fields in many.run(_call(problem, rows), [float(scale) for scale in scales])]
+
+
+def _call(problem: Problem, rows: Tensor | None) -> "Call":
+    from isotherm.ops.triton import attend
+
+    seen = problem.visibility
+    return attend.Call(
+        problem.q,
+        problem.k,
+        problem.v,
+        seen.positions,
+        seen.mask,
+        problem.bias,
+        seen.causal,
+        seen.window or 0,
+        problem.scale,
+        problem.softcap or 0.0,
+        rows,
+    )

@@ -1,0 +1,169 @@
+# mypy: disable-error-code="import-untyped, import-not-found"
+"""Launching the general kernel: block sizes, strides, and the keys split over programs where rows are few."""
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+import triton
+from torch import Tensor
+
+from isotherm.ops.triton import attend_kernel
+from isotherm.ops.triton.fields import Fields
+
+FAR = 1 << 30
+"""A reach beyond any key that still fits 32 bits when added to a position."""
+PROGRAMS = 512
+"""Programs that keep a large GPU busy: keys are split until there are about this many."""
+LEAST_SPLIT = 512
+
+
+@dataclass(frozen=True)
+class Call:
+    """Attention as the kernels are asked for it; `window` 0 and `softcap` 0 mean none."""
+
+    q: Tensor
+    k: Tensor
+    v: Tensor
+    positions: Tensor
+    mask: Tensor | None
+    bias: Tensor | None
+    causal: bool
+    window: int
+    scale: float
+    softcap: float
+    rows: Tensor | None = None
+
+    @property
+    def groups(self) -> int:
+        """Query heads per key head."""
+        return self.q.shape[1] // max(1, self.k.shape[1])
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        """Batch, query heads and rows looked at."""
+        return self.q.shape[0], self.q.shape[1], self.q.shape[2] if self.rows is None else len(self.rows)
+
+    @property
+    def behind(self) -> int:
+        """How far back a query sees."""
+        return FAR if self.window == 0 else min(self.window - 1, FAR)
+
+    @property
+    def ahead(self) -> int:
+        """How far forward a query sees."""
+        return 0 if self.causal else self.behind
+
+
+@dataclass(frozen=True)
+class Blocks:
+    """Rows × keys of a tile, and the warps that work on it."""
+
+    rows: int
+    keys: int
+    warps: int
+    stages: int
+
+
+def width(size: int) -> int:
+    """A dimension as a kernel holds it: a power of two, at least 16 (the matrix units' smallest)."""
+    return max(16, triton.next_power_of_2(size))
+
+
+def blocks(call: Call, *, backward: bool = False) -> Blocks:
+    """The tile that fits this head dimension and precision."""
+    wide = max(width(call.q.shape[3]), width(call.v.shape[3]))
+    if call.k.dtype is torch.float32:
+        return Blocks(32, 32, 4, 1) if wide > 64 or backward else Blocks(64, 32, 4, 2)
+    if wide > 256:
+        return Blocks(32, 32, 4, 1)
+    if wide == 256:
+        return Blocks(32, 32, 4, 1) if backward else Blocks(64, 32, 4, 2)
+    return Blocks(64, 64, 4, 2)
+
+
+def precision(call: Call) -> str:
+    """float32 is multiplied as float32: TF32 would miss the error budget by three digits."""
+    return "ieee" if call.k.dtype is torch.float32 else "tf32"
+
+
+class Split(NamedTuple):
+    """The keys in `parts` runs of `keys` each."""
+
+    parts: int
+    keys: int
+
+
+def split(call: Call, rows: int, keys: int) -> Split:
+    """How to split the keys where blocks of `rows` rows alone would leave the GPU idle."""
+    b, h, t = call.shape
+    programs = triton.cdiv(t, rows) * b * h
+    parts = max(1, min(PROGRAMS // max(1, programs), triton.cdiv(call.k.shape[2], LEAST_SPLIT)))
+    run = triton.cdiv(triton.cdiv(max(1, call.k.shape[2]), parts), keys) * keys
+    return Split(max(1, triton.cdiv(call.k.shape[2], run)), run)
+
+
+def run(call: Call, *, output: tuple[Tensor, Tensor] | None, fields: Fields | None) -> None:
+    """Fill output = (out [B, Hq, R, Dv], lse [B, Hq, R]) and fields."""
+    tile = blocks(call)
+    cut = split(call, tile.rows, tile.keys) if output is None else Split(1, max(1, call.k.shape[2]))
+    into = fields if fields is None or cut.parts == 1 else Fields.empty(call.shape, call.q.device, parts=cut.parts)
+    launch(call, tile, cut, output=output, fields=into)
+    if fields is not None and into is not None and into is not fields:
+        merge(into, fields, cut.parts)
+
+
+def again(call: Call, cut: Split, flags: Tensor, *, output: tuple[Tensor, Tensor] | None, fields: Fields) -> None:
+    """The 64-row blocks (of each part) that are flagged, whatever was written for them before."""
+    launch(call, Blocks(64, blocks(call).keys, 4, 1), cut, output=output, fields=fields, flags=flags)
+
+
+def launch(
+    call: Call,
+    tile: Blocks,
+    cut: Split,
+    *,
+    output: tuple[Tensor, Tensor] | None,
+    fields: Fields | None,
+    flags: Tensor | None = None,
+) -> None:
+    """One launch of the kernel."""
+    b, h, rows = call.shape
+    if not b * h * rows:
+        return
+    programs = triton.cdiv(rows, tile.rows) * b * h
+    nothing = call.q
+    values, first_key, broken = (
+        (nothing, nothing, nothing) if fields is None else (fields.values, fields.first_key, fields.broken)
+    )
+    out, lse = (nothing, nothing) if output is None else output
+    bias, mask = call.bias, None if call.mask is None else call.mask.view(torch.uint8)
+    attend_kernel.attend[(programs, cut.parts)](
+        call.q, call.k, call.v, nothing if bias is None else bias, nothing if mask is None else mask,
+        call.positions, call.positions if call.rows is None else call.rows, nothing if flags is None else flags,
+        out, lse, values, first_key, broken,
+        *call.q.stride(), *call.k.stride(), *call.v.stride(), *shared_strides(bias), *shared_strides(mask),
+        rows, call.k.shape[2], call.q.shape[3], call.v.shape[3], h, call.groups, call.behind, call.ahead,
+        float(call.scale), float(call.softcap), cut.keys, b * h * rows,
+        BM=tile.rows, BN=tile.keys, WIDE=width(call.q.shape[3]), WIDE_V=width(call.v.shape[3]),
+        GEOMETRY=call.causal or call.window > 0, MASK=mask is not None, BIAS=bias is not None,
+        SOFTCAP=call.softcap > 0, PARTS=call.q.dtype != call.k.dtype, ROWS=call.rows is not None,
+        FLAGGED=flags is not None, OUTPUT=output is not None, STATS=fields is not None, PRECISION=precision(call),
+        num_warps=tile.warps, num_stages=tile.stages,
+    )  # fmt: skip
+
+
+def merge(parts: Fields, into: Fields, splits: int) -> None:
+    """Fields of disjoint sets of keys brought together."""
+    total = into.first_key.numel()
+    attend_kernel.merge[(triton.cdiv(total, 32),)](
+        parts.values, parts.first_key, into.values, into.first_key, into.broken, splits, total, BLOCK=32, num_warps=1
+    )
+
+
+def shared_strides(tensor: Tensor | None) -> tuple[int, int, int, int]:
+    """Strides of a [B, Hq, T, S] tensor, 0 along every dimension it is the same along."""
+    if tensor is None:
+        return 0, 0, 0, 0
+    b, h, t, s = (0 if size == 1 else step for size, step in zip(tensor.shape, tensor.stride(), strict=True))
+    return b, h, t, s

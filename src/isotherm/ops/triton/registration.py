@@ -1,0 +1,138 @@
+"""The kernels as PyTorch operators: autograd, `torch.compile` without graph breaks, CUDA graphs.
+
+Statistics leave the operator as plain tensors (what `Fields` holds) and carry no gradient.
+"""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from isotherm.ops.triton import attend, backward, dense
+from isotherm.ops.triton.attend import Call
+from isotherm.ops.triton.fields import NAMES, Fields
+
+
+@torch.library.custom_op("isotherm::attend", mutates_args=())
+def attend_op(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    positions: Tensor,
+    mask: Tensor | None,
+    bias: Tensor | None,
+    causal: bool,
+    window: int,
+    scale: float,
+    softcap: float,
+    stats: bool,
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """output [B, Hq, T, Dv], lse [B, Hq, T], then values, first_key and broken of `Fields` (no rows without `stats`)."""
+    call = Call(q, k, v, positions, mask, bias, causal, window, scale, softcap)
+    out, lse, values, first_key, broken = _memory(q, v, stats)
+    fields = Fields(values, first_key, broken)
+    if dense.can(call):
+        dense.run(call, output=(out, lse), fields=fields if stats else Fields.empty(call.shape, q.device))
+    else:
+        attend.run(call, output=(out, lse), fields=fields if stats else None)
+    return out, lse, values, first_key, broken
+
+
+def _memory(q: Tensor, v: Tensor, stats: bool) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    b, h, t = q.shape[:3]
+    fields = Fields.empty((b, h, t) if stats else (0, 0, 0), q.device)
+    out = torch.empty(b, h, t, v.shape[3], dtype=v.dtype, device=q.device)
+    lse = torch.empty(b, h, t, dtype=torch.float32, device=q.device)
+    return out, lse, fields.values, fields.first_key, fields.broken
+
+
+@attend_op.register_fake
+def _(
+    q: Tensor,
+    k: Tensor,  # noqa: ARG001
+    v: Tensor,
+    positions: Tensor,  # noqa: ARG001
+    mask: Tensor | None,  # noqa: ARG001
+    bias: Tensor | None,  # noqa: ARG001
+    causal: bool,  # noqa: ARG001
+    window: int,  # noqa: ARG001
+    scale: float,  # noqa: ARG001
+    softcap: float,  # noqa: ARG001
+    stats: bool,
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    return _memory(q, v, stats)
+
+
+@torch.library.custom_op("isotherm::attend_backward", mutates_args=())
+def backward_op(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    positions: Tensor,
+    mask: Tensor | None,
+    bias: Tensor | None,
+    causal: bool,
+    window: int,
+    scale: float,
+    softcap: float,
+    output: Tensor,
+    lse: Tensor,
+    d_output: Tensor,
+    d_lse: Tensor | None,
+    wants_bias: bool,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """d_q, d_k, d_v, and d_bias (nothing in it unless wanted)."""
+    call = Call(q, k, v, positions, mask, bias, causal, window, scale, softcap)
+    if backward.stock_can(call, d_lse):
+        d_q, d_k, d_v, d_bias = backward.stock(call, output, lse, d_output)
+    else:
+        d_q, d_k, d_v, d_bias = backward.own(call, output, lse, d_output, d_lse, wants_bias=wants_bias)
+    return d_q, d_k, d_v, torch.empty(0, device=q.device) if d_bias is None or bias is None else d_bias.to(bias.dtype)
+
+
+@backward_op.register_fake
+def _(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    positions: Tensor,  # noqa: ARG001
+    mask: Tensor | None,  # noqa: ARG001
+    bias: Tensor | None,
+    causal: bool,  # noqa: ARG001
+    window: int,  # noqa: ARG001
+    scale: float,  # noqa: ARG001
+    softcap: float,  # noqa: ARG001
+    output: Tensor,  # noqa: ARG001
+    lse: Tensor,  # noqa: ARG001
+    d_output: Tensor,  # noqa: ARG001
+    d_lse: Tensor | None,  # noqa: ARG001
+    wants_bias: bool,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    d_q, d_k, d_v = (torch.empty(x.shape, dtype=x.dtype, device=x.device) for x in (q, k, v))
+    d_bias = torch.empty(bias.shape, dtype=bias.dtype, device=q.device) if bias is not None and wants_bias else None
+    return d_q, d_k, d_v, torch.empty(0, device=q.device) if d_bias is None else d_bias
+
+
+def _setup(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+    q, k, v, positions, mask, bias, *ctx.numbers, _ = inputs
+    out, lse, values, first_key, broken = output
+    ctx.mark_non_differentiable(values, first_key, broken)
+    ctx.set_materialize_grads(False)
+    ctx.save_for_backward(q, k, v, positions, mask, bias, out, lse)
+
+
+def _backward(ctx: Any, d_output: Tensor | None, d_lse: Tensor | None, *_: Any) -> tuple[Tensor | None, ...]:
+    q, k, v, positions, mask, bias, out, lse = ctx.saved_tensors
+    if d_output is None and d_lse is None:
+        return (None,) * 11
+    wants_bias = bias is not None and ctx.needs_input_grad[5]
+    d_out = torch.zeros_like(out) if d_output is None else d_output
+    d_q, d_k, d_v, d_bias = torch.ops.isotherm.attend_backward(
+        q, k, v, positions, mask, bias, *ctx.numbers, out, lse, d_out, d_lse, wants_bias
+    )
+    return d_q, d_k, d_v, None, None, d_bias if wants_bias else None, None, None, None, None, None
+
+
+attend_op.register_autograd(_backward, setup_context=_setup)
+
+__all__ = ["NAMES", "attend_op", "backward_op"]

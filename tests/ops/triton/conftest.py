@@ -1,0 +1,32 @@
+"""Kernels run as compiled on a GPU, and under Triton's interpreter where there is none."""
+
+import os
+import sys
+
+import pytest
+import torch
+
+if not torch.cuda.is_available():
+    # Read when a kernel is defined, Triton's own among them, so before the first of them is imported.
+    os.environ["TRITON_INTERPRET"] = "1"
+    for name in [name for name in sys.modules if name.split(".")[0] == "triton"]:
+        del sys.modules[name]
+
+pytest.importorskip("triton")
+
+if not torch.cuda.is_available():
+    from triton.runtime import interpreter
+
+    original = interpreter._patch_lang_tensor
+
+    def patched(tensor, *scope):
+        """NumPy 2.4 no longer turns an array of one element into a whole number, which Triton 3.6 relies on."""
+        original(tensor, *scope)
+        tensor.__index__ = lambda self: int(self.handle.data.item())
+
+    interpreter._patch_lang_tensor = patched
+
+
+@pytest.fixture
+def device():
+    return "cuda" if torch.cuda.is_available() else "cpu"

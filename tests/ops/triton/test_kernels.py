@@ -1,0 +1,342 @@
+"""The kernels against the reference in float64: compiled on a GPU, under Triton's interpreter anywhere else."""
+
+import pytest
+import torch
+
+from isotherm import attention
+from isotherm.errors import UnsupportedError
+from isotherm.ops import Problem, Visibility
+from isotherm.ops import triton as kernels
+from isotherm.ops.triton import attend, dense, registration
+from isotherm.ops.triton import scales as many
+from isotherm.scale import InverseSqrt, PerHead, SoftCap
+from isotherm.stats import STATISTICS
+from tests.ops.cases import CASES, Case
+
+pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")  # NumPy under the interpreter: exp2 of −inf
+by_name = pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+
+
+def moved(options, device):
+    return {k: v.to(device) if isinstance(v, torch.Tensor) else v for k, v in options.items()}
+
+
+def close(got, want, names=STATISTICS, budget=1e-5):
+    for name in names:
+        torch.testing.assert_close(
+            getattr(got, name).double().cpu(),
+            getattr(want, name).double().cpu(),
+            rtol=budget,
+            atol=budget,
+            equal_nan=True,
+            msg=lambda message, name=name: f"{name}: {message}",
+        )
+
+
+@pytest.fixture(params=[False, True], ids=["whole", "split"])
+def splitting(request, monkeypatch):
+    """Keys split over programs even where there are few of them."""
+    if request.param:
+        monkeypatch.setattr(attend, "LEAST_SPLIT", 4)
+        monkeypatch.setattr(attend, "blocks", lambda call, backward=False: attend.Blocks(16, 16, 4, 1))
+    return request.param
+
+
+@by_name
+@pytest.mark.usefixtures("poisoned_memory")
+def test_triton_is_the_reference(case, device):
+    if isinstance(case.arguments().get("scale"), PerHead) or case.name == "sinks":
+        pytest.skip("rules with tensors of their own: test_rules_with_tensors")
+    q, k, v = case.tensors(torch.float32)
+    want = attention(*(x.double() for x in (q, k, v)), stats=True, impl="reference", **case.arguments())
+    options = moved(case.arguments(), device)
+    got = attention(*(x.to(device) for x in (q, k, v)), stats=True, impl="triton", **options)
+    assert got.impl == "triton"
+    budget = 3e-4 if case.name == "large logits" else 1e-5
+    close(got.stats, want.stats, budget=budget)
+    torch.testing.assert_close(got.output.double().cpu(), want.output, rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(got.lse.double().cpu(), want.lse, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", ["per head", "sinks"])
+def test_rules_with_tensors(name, device):
+    case = next(case for case in CASES if case.name == name)
+    q, k, v = case.tensors(torch.float32)
+    want = attention(*(x.double() for x in (q, k, v)), stats=True, impl="reference", **case.arguments())
+    options = case.arguments()
+    for rule in getattr(options["scale"], "rules", [options["scale"]]):
+        for key, value in list(vars(rule).items()):
+            if isinstance(value, torch.Tensor):
+                object.__setattr__(rule, key, value.to(device))
+    got = attention(*(x.to(device) for x in (q, k, v)), stats=True, impl="triton", **options)
+    close(got.stats, want.stats)
+    torch.testing.assert_close(got.output.double().cpu(), want.output, rtol=1e-5, atol=1e-5)
+
+
+GRADIENT_CASES = [
+    case
+    for case in CASES
+    if case.name
+    in {
+        "grouped",
+        "wide values",
+        "causal bottom-right T < S",
+        "causal bottom-right T > S",
+        "causal window grouped",
+        "mask everywhere, causal",
+        "bias",
+        "bias per key, causal",
+        "soft cap and bias",
+        "log-n",
+    }
+]
+
+
+@pytest.mark.parametrize("case", GRADIENT_CASES, ids=lambda case: case.name)
+def test_gradients_are_autograds_through_the_reference(case, device):
+    gradients = []
+    for impl, dtype, where in (("reference", torch.float64, "cpu"), ("triton", torch.float32, device)):
+        leaves = [x.to(where).requires_grad_() for x in case.tensors(dtype)]
+        options = moved(case.arguments(), where)
+        if "bias" in options:
+            options["bias"] = options["bias"].to(dtype).requires_grad_()
+            leaves.append(options["bias"])
+        result = attention(*leaves[:3], impl=impl, **options)
+        finite = result.lse.isfinite()
+        (result.output.sin().sum() + torch.where(finite, result.lse, 0).cos().sum()).backward()
+        gradients.append([leaf.grad.double().cpu() for leaf in leaves])
+    for wanted, got in zip(*gradients, strict=True):
+        assert wanted.abs().sum() > 0
+        torch.testing.assert_close(got, wanted, rtol=2e-5, atol=2e-5)
+
+
+@pytest.mark.parametrize("rows", [5, torch.tensor([0, 3, 30])], ids=["five", "these"])
+@pytest.mark.parametrize("options", [{}, {"causal": True}, {"window": 6}], ids=str)
+def test_sampled_rows_are_the_rows_of_the_exact_answer(rows, options, device, splitting):
+    q, k, v = (x.to(device) for x in Case("", batch=1, heads=1, queries=31, keys=37, groups=2).tensors(torch.float32))
+    exact = attention(*(x.double().cpu() for x in (q, k, v)), stats=True, impl="reference", **options).stats
+    rows = rows.to(device) if isinstance(rows, torch.Tensor) else rows
+    got = attention(q, k, v, rows=rows, impl="triton", **options).stats
+    assert (got.label, got.total_rows) == ("sampled", 31)
+    close(got, exact.map(lambda x: x[:, :, got.rows.cpu()]))
+
+
+def problem(q, k, v, *, scale, causal=False, window=None, mask=None, bias=None):
+    positions = torch.arange(q.shape[2], device=q.device) + k.shape[2] - q.shape[2]
+    return Problem(q, k, v, Visibility(positions, k.shape[2], causal, window, mask), scale, bias)
+
+
+@pytest.mark.parametrize("scales", [[0.1, 0.2, 0.4], [0.3, 0.11, 0.7], [0.1, 0.15, 0.2, 0.3, 0.4]], ids=str)
+@pytest.mark.parametrize("kind", ["full", "causal", "mask", "bias"])
+def test_several_scales_in_one_pass_are_one_pass_each(scales, kind, device, splitting):
+    q, k, v = (x.to(device) for x in Case("", batch=1, heads=2, queries=19, keys=23).tensors(torch.float32))
+    g = torch.Generator().manual_seed(1)
+    options = {
+        "full": {},
+        "causal": {"causal": True},
+        "mask": {"mask": (torch.rand(1, 1, 19, 23, generator=g) > 0.4).to(device)},
+        "bias": {"bias": torch.randn(1, 1, 1, 23, generator=g).to(device)},
+    }[kind]
+    found = kernels.statistics_at(problem(q, k, v, scale=1.0, **options), scales)
+    for scale, got in zip(scales, found, strict=True):
+        wide = {name: x.double() if name == "bias" else x for name, x in options.items()}
+        close(
+            got, attention(q.double(), k.double(), v.double(), scale=scale, stats=True, impl="reference", **wide).stats
+        )
+
+
+@pytest.mark.parametrize("bad", [torch.nan, torch.inf, -torch.inf], ids=str)
+@pytest.mark.parametrize("causal", [False, True], ids=["full", "causal"])
+def test_nan_and_inf_make_exactly_the_rows_that_see_them_invalid(bad, causal, device):
+    q, k, v = (x.abs() for x in Case("", groups=2).tensors(torch.float32))
+    q[0, 1, 3, 0] = bad
+    k[1, 2, 6, 1] = bad
+    q, k, v = (x.to(device) for x in (q, k, v))
+    expected = torch.zeros(2, 6, 13, dtype=torch.bool)
+    expected[0, 1, 3] = True
+    expected[1, 4:6, 6 if causal else 0 :] = True
+    stats = attention(q, k, v, causal=causal, stats=True, impl="triton").stats
+    assert torch.equal(stats.invalid.cpu(), expected)
+    assert stats.entropy.isnan().sum() == expected.sum()
+    at_scales = kernels.statistics_at(problem(q, k, v, scale=1.0, causal=causal), [0.5])[0]
+    assert torch.equal(at_scales.invalid.cpu(), expected)
+
+
+@pytest.mark.parametrize(("t", "s"), [(0, 5), (5, 0), (0, 0)], ids=["no queries", "no keys", "nothing"])
+def test_zero_length_works_and_has_gradients(t, s, device):
+    q = torch.randn(2, 4, t, 3, requires_grad=True, device=device)
+    k = torch.randn(2, 2, s, 3, requires_grad=True, device=device)
+    result = attention(q, k, k, stats=True, impl="triton")
+    assert result.output.shape == (2, 4, t, 3)
+    assert result.output.abs().sum() == 0
+    assert result.stats.empty.sum() == 2 * 4 * t
+    result.output.sum().backward()
+
+
+def test_rows_that_see_nothing_give_zero_and_finite_gradients(device):
+    q, k, v = (x.to(device).requires_grad_() for x in Case("").tensors(torch.float32))
+    mask = torch.ones(13, 13, dtype=torch.bool, device=device)
+    mask[4] = False
+    result = attention(q, k, v, mask=mask, stats=True, impl="triton")
+    assert result.output[:, :, 4].abs().sum() == 0
+    assert result.stats.empty.sum() == 2 * 3
+    result.output.sum().backward()
+    assert all(x.grad.isfinite().all() for x in (q, k, v))
+
+
+@pytest.fixture
+def small_tiles(monkeypatch):
+    """The fast kernel with tiles the interpreter gets through."""
+    if not torch.cuda.is_available():
+        monkeypatch.setattr(dense, "OUTPUT", {32: dense.Tuning(64, 16, 1, 4)})
+        monkeypatch.setattr(dense, "STATISTICS", {32: dense.Tuning(64, 16, 1, 4)})
+        monkeypatch.setattr(dense, "SAMPLED", {32: dense.Tuning(64, 16, 1, 4)})
+
+
+@pytest.mark.parametrize("causal", [False, True], ids=["full", "causal"])
+@pytest.mark.parametrize("size", [1.0, 60.0], ids=["ordinary", "large logits"])
+@pytest.mark.usefixtures("small_tiles", "poisoned_memory")
+def test_the_fast_kernel(causal, size, device, monkeypatch):
+    """Logits of ±60 leave the room that one reference has: such rows are flagged and done again."""
+    case = Case("", batch=1, heads=1, groups=2, queries=67, keys=83, dim=32, value_dim=32)
+    q, k, v = (x.to(device) for x in case.tensors(torch.float16))
+    ran = []
+    general = attend.again
+    monkeypatch.setattr(attend, "again", lambda c, cut, f, **o: (ran.append(int(f.sum())), general(c, cut, f, **o)))
+    got = attention(q, k, v, causal=causal, scale=size * 32**-0.5, stats=True, impl="triton")
+    assert len(ran) == 1
+    assert (ran[0] > 0) == (size > 1)
+    wide = (x.double().cpu() for x in (q, k, v))
+    want = attention(*wide, causal=causal, scale=size * 32**-0.5, stats=True, impl="reference")
+    close(got.stats, want.stats, budget=2e-5 * size)
+    torch.testing.assert_close(got.output.double().cpu(), want.output, rtol=2e-3, atol=2e-3)
+
+
+@pytest.mark.parametrize("room", [9 << 20, 1 << 10], ids=["many chunks", "one chunk"])
+@pytest.mark.parametrize("offset", [0.0, 6.0], ids=["centred", "far keys"])
+@pytest.mark.parametrize("causal", [False, True], ids=["full", "causal"])
+@pytest.mark.usefixtures("small_tiles", "poisoned_memory")
+def test_moments_from_sums_of_the_keys(causal, offset, room, device, monkeypatch):
+    """Keys far from 0 for their spread leave a difference of large sums too few digits: flagged, and done again."""
+    monkeypatch.setattr(dense, "LONG", 0)
+    monkeypatch.setattr(dense, "GRAM", room)
+    if device == "cpu":
+        monkeypatch.setattr(dense, "LEAST_KEYS", 16)
+    keys = 83 if device == "cpu" else 830  # more than LEAST_KEYS
+    case = Case("", batch=1, heads=1, groups=2, queries=70, keys=keys, dim=32, value_dim=32)
+    q, k, v = (x.to(device) for x in case.tensors(torch.float16))
+    k, q = k / 8 + offset, q + offset / 6
+    flagged = []
+    general = attend.again
+    monkeypatch.setattr(attend, "again", lambda c, cut, f, **o: (flagged.append(int(f.sum())), general(c, cut, f, **o)))
+    got = attention(q, k, v, causal=causal, stats=True, impl="triton").stats
+    want = attention(*(x.double().cpu() for x in (q, k, v)), causal=causal, stats=True, impl="reference").stats
+    assert flagged[0] > 0 or causal or not offset
+    assert flagged[0] == 0 or offset
+    close(got, want, ("n", "lse", "max_logit", "logit_mean", "logit_std", "entropy"), budget=5e-4 if offset else 2e-5)
+
+
+@pytest.mark.parametrize("causal", [False, True], ids=["full", "causal"])
+@pytest.mark.usefixtures("small_tiles", "poisoned_memory")
+def test_the_fast_kernel_on_sampled_rows(causal, device, monkeypatch):
+    monkeypatch.setattr(attend, "LEAST_SPLIT", 32)
+    case = Case("", batch=1, heads=2, queries=67, keys=83, dim=32, value_dim=32)
+    q, k, v = (x.to(device) for x in case.tensors(torch.float16))
+    monkeypatch.setattr(attend, "run", None)  # another path would fail
+    rows = torch.tensor([0, 5, 11, 66], device=device)
+    got = kernels.statistics(problem(q, k, v, scale=0.2, causal=causal), rows)
+    want = attention(*(x.double().cpu() for x in (q, k, v)), causal=causal, scale=0.2, stats=True, impl="reference")
+    close(got, want.stats.map(lambda x: x[:, :, rows.cpu()]), budget=2e-5)
+
+
+@pytest.mark.parametrize("causal", [False, True], ids=["full", "causal"])
+@pytest.mark.usefixtures("small_tiles", "poisoned_memory")
+def test_scales_an_octave_apart_share_a_pass(causal, device, monkeypatch):
+    """At eight times the usual scale rows freeze; the gate keeps its digits there, too."""
+    if device == "cpu":
+        monkeypatch.setattr(many, "OCTAVE", {32: dense.Tuning(64, 16, 1, 4)})
+    case = Case("", batch=1, heads=1, queries=67, keys=83, dim=32, value_dim=32)
+    q, k, v = (x.to(device) for x in case.tensors(torch.float16))
+    scales = [1.6, 0.2, 0.4, 0.8]
+    found = kernels.statistics_at(problem(q, k, v, scale=1.0, causal=causal), scales)
+    for scale, got in zip(scales, found, strict=True):
+        wide = (x.double().cpu() for x in (q, k, v))
+        want = attention(*wide, causal=causal, scale=scale, stats=True, impl="reference").stats
+        close(got, want, budget=5e-5)
+        torch.testing.assert_close(got.jacobian_trace.cpu(), want.jacobian_trace, rtol=1e-3, atol=0)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
+def test_low_precision_error_is_at_most_twice_eagers(dtype, device):
+    if dtype is torch.bfloat16 and device == "cpu":
+        pytest.skip("the interpreter cuts bfloat16 off where a GPU rounds it")
+    q, k, v = (3 * x for x in Case("", queries=37, keys=37, dim=16, value_dim=16).tensors(dtype))
+    exact = attention(*(x.double() for x in (q, k, v)), causal=True, stats=True, impl="reference")
+    s = (q @ k.mT * 16**-0.5).masked_fill(~torch.ones(37, 37, dtype=torch.bool).tril(), -torch.inf)
+    p = torch.softmax(s, -1)
+    got = attention(*(x.to(device) for x in (q, k, v)), causal=True, stats=True, impl="triton")
+    assert got.output.dtype == dtype
+    budget = 2 * ((p @ v).double() - exact.output).abs().max() + torch.finfo(dtype).eps
+    assert (got.output.double().cpu() - exact.output).abs().max() <= budget
+    for name, low in (("collision", p.double().square().sum(-1)), ("lse", s.double().logsumexp(-1))):
+        want = getattr(exact.stats, name)
+        error = (getattr(got.stats, name).cpu() - want).abs().max()
+        assert error <= 2 * (low - want).abs().max() + 1e-6, name
+
+
+def test_a_nearly_frozen_row_keeps_its_digits(device):
+    """A gate of 1e-9 has as many digits as one of 0.5: the largest key is left out, not subtracted."""
+    q = torch.ones(1, 1, 1, 16, device=device)
+    k = torch.zeros(1, 1, 40, 16, device=device)
+    k[:, :, 17] = 25 / 16
+    stats = attention(q, k, k, scale=1.0, stats=True, impl="triton").stats
+    want = attention(q.double(), k.double(), k.double(), scale=1.0, stats=True, impl="reference").stats
+    assert 1e-10 < stats.jacobian_trace.item() < 1e-8
+    torch.testing.assert_close(stats.jacobian_trace, want.jacobian_trace, rtol=1e-5, atol=0)
+
+
+def test_non_contiguous_inputs(device):
+    q, k, v = (x.transpose(1, 2).contiguous().transpose(1, 2) for x in Case("", groups=2).tensors(torch.float32))
+    assert not q.is_contiguous()
+    want = attention(*(x.double() for x in (q, k, v)), stats=True, impl="reference")
+    close(attention(*(x.to(device) for x in (q, k, v)), stats=True, impl="triton").stats, want.stats)
+
+
+def test_what_a_kernel_does_not_take_is_refused_by_name(device, monkeypatch):
+    x = torch.randn(1, 1, 3, 8, device=device)
+    with pytest.raises(UnsupportedError, match=r"impl='triton' does not support torch\.float64"):
+        attention(x.double(), x.double(), x.double(), impl="triton")
+    wide = torch.randn(1, 1, 3, 257, device=device)
+    with pytest.raises(UnsupportedError, match="head dimensions above 256"):
+        attention(wide, wide, wide, impl="triton")
+    monkeypatch.delenv("TRITON_INTERPRET", raising=False)
+    with pytest.raises(UnsupportedError, match="tensors on cpu"):
+        attention(x.cpu(), x.cpu(), x.cpu(), impl="triton")
+    assert attention(x.double(), x.double(), x.double(), stats=True).impl in ("blockwise", "sdpa")
+
+
+@pytest.mark.parametrize("options", [{}, {"causal": True}, {"scale": InverseSqrt() * SoftCap(5)}], ids=str)
+def test_statistics_carry_no_gradient(options, device):
+    q, k, v = (x.to(device).requires_grad_() for x in Case("").tensors(torch.float32))
+    result = attention(q, k, v, stats=True, impl="triton", **options)
+    assert not result.stats.entropy.requires_grad
+    assert result.output.requires_grad
+
+
+def test_the_operators_pass_pytorchs_own_checks(device):
+    q, k, v = (x.to(device).requires_grad_() for x in Case("", batch=1, heads=2).tensors(torch.float32))
+    positions = torch.arange(13, device=device)
+    arguments = (q, k, v, positions, None, None, True, 0, 0.5, 0.0, True)
+    utilities = ("test_schema", "test_autograd_registration", "test_faketensor")
+    torch.library.opcheck(registration.attend_op, arguments, test_utils=utilities)
+    out, lse, *_ = registration.attend_op(*arguments)
+    given = (
+        *(x.detach() for x in arguments[:4]),
+        *arguments[4:10],
+        out.detach(),
+        lse.detach(),
+        out.detach(),
+        None,
+        False,
+    )
+    torch.library.opcheck(registration.backward_op, given, test_utils=utilities)
