@@ -117,3 +117,18 @@ def test_a_notebook_shows_a_page_that_runs_nothing_outside(report):
     assert shown.startswith("<iframe srcdoc=")
     assert 'sandbox="allow-scripts"' in shown
     assert "<script" not in shown  # the page is inside an attribute, escaped
+
+
+def test_each_head_is_replayed_too_and_the_page_carries_it(report):
+    for what in report.what_if:
+        for layer, shown in zip(what.layers, report.layers, strict=True):
+            assert len(layer.head_gate) == len(layer.head_entropy) == shown.heads == 12
+    as_is = report.what_if[0].layers[2]
+    assert as_is.head_gate == pytest.approx([head.jacobian_trace.p50 for head in report.layers[2].head_stats])
+    from isotherm.report.payload import _head_what_if
+
+    replayed = [{layer.index: layer for layer in what.layers} for what in report.what_if]
+    rows = _head_what_if(replayed, 2, 4)
+    assert rows[0] == [round(1000 * as_is.head_gate[4]), round(1000 * as_is.head_entropy[4])]
+    assert len(rows) == 5
+    assert _head_what_if(replayed, 2, 99) == [[]] * 5

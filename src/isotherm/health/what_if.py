@@ -5,6 +5,7 @@ that only adds to it (x0.5, log-n, a soft cap, a sink) is applied on top.
 """
 
 from dataclasses import replace
+from math import isfinite
 
 import torch
 from torch import Tensor
@@ -30,13 +31,17 @@ def replay(capture: Capture, rule: Rule, index: int, rows: int | None = None) ->
 
 
 def summarise(index: int, stats: RowStats) -> WhatIfLayer:
-    """Medians over all heads and rows, and the largest logit."""
+    """Medians over all heads and rows, the largest logit, and each head's medians."""
+    heads = stats.summaries(("jacobian_trace", "entropy_fraction"))
+    gates, entropies = (tuple(_finite(x) for x in summary.p50.tolist()) for summary in heads.values())
     return WhatIfLayer(
         index=index,
         entropy_fraction=_quantile(stats.entropy_fraction, 0.5),
         jacobian_trace=_quantile(stats.jacobian_trace, 0.5),
         gate_p10=_quantile(stats.jacobian_trace, 0.1),
         max_logit=_quantile(stats.max_logit, 1.0),
+        head_gate=gates,
+        head_entropy=entropies,
     )
 
 
@@ -81,6 +86,10 @@ def _statistics(problem: Problem, sink: Tensor | None, rows: int | None) -> RowS
     else:
         stats = blockwise.statistics(problem)
     return stats if sink is None else stats.with_sink(sink.view(-1, 1))
+
+
+def _finite(value: float) -> float | None:
+    return value if isfinite(value) else None
 
 
 def _quantile(values: Tensor, fraction: float) -> float | None:

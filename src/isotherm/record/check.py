@@ -121,13 +121,15 @@ class Finding:
 
 @dataclass(frozen=True)
 class WhatIfLayer:
-    """One layer replayed under another rule: medians over heads and rows, and the largest logit."""
+    """One layer replayed under another rule: medians over heads and rows, the largest logit, and each head's medians."""
 
     index: int
     entropy_fraction: float | None
     jacobian_trace: float | None
     gate_p10: float | None
     max_logit: float | None
+    head_gate: tuple[float | None, ...] = ()
+    head_entropy: tuple[float | None, ...] = ()
 
 
 @dataclass(frozen=True)

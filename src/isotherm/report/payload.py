@@ -12,7 +12,7 @@ from math import isfinite, log
 from typing import Any
 
 from isotherm.language import Text
-from isotherm.record import CheckRecord, HeadStats, Layer, Spread
+from isotherm.record import CheckRecord, HeadStats, Layer, Spread, WhatIfLayer
 from isotherm.report import glyphs, summary, words
 from isotherm.report.digits import compact, printable
 from isotherm.report.summary import LayerSummary
@@ -268,11 +268,26 @@ def _details_within(room: int, record: CheckRecord, layers: list[LayerSummary]) 
     order = ((line.layer.index, head.head) for line in layers for head in line.layer.head_stats)
     places = {head: place for place, head in enumerate(order)}
     heads = (((layer.index, head.head), head) for layer, head in summary.remarkable(record))
-    return _within(room - 200, (_detail(places[key], head) for key, head in heads if key in places))
+    replayed = [{layer.index: layer for layer in what_if.layers} for what_if in record.what_if[:40]]
+    chosen = ((key, head) for key, head in heads if key in places)
+    return _within(room - 200, ([*_detail(places[key], head), _head_what_if(replayed, *key)] for key, head in chosen))
+
+
+def _head_what_if(replayed: list[dict[int, WhatIfLayer]], layer: int, head: int) -> list[list[int | None]]:
+    """One head under each rule: [gate, entropy fraction] in thousandths, in the order of the rules; [] where unknown."""
+    rows = []
+    for rule in replayed:
+        at = rule.get(layer)
+        known = at is not None and head < len(at.head_gate)
+        rows.append(_per_mille((at.head_gate[head], at.head_entropy[head])) if at is not None and known else [])
+    return rows
 
 
 def _detail(place: int, head: HeadStats) -> list[Any]:
-    """[place, spreads, predicted, counts, sampled, gate and entropy histograms, gate and entropy along the sequence]."""
+    """[place, spreads, predicted, counts, sampled, gate and entropy histograms, gate and entropy along the sequence].
+
+    What the head does under other rules comes after them.
+    """
     spreads: list[Spread] = [getattr(head, name) for name in _SPREADS]
     detail = head.detail
     return [
@@ -281,8 +296,8 @@ def _detail(place: int, head: HeadStats) -> list[Any]:
         [compact(head.predicted_gate), compact(head.predicted_entropy_fraction)],
         [head.rows, head.empty, head.invalid],
         int(head.label == "sampled"),
-        *([] if detail is None else [list(detail.gate_histogram), list(detail.entropy_histogram)]),
-        *([] if detail is None else [_per_mille(detail.position_gate), _per_mille(detail.position_entropy)]),
+        *([[], []] if detail is None else [list(detail.gate_histogram), list(detail.entropy_histogram)]),
+        *([[], []] if detail is None else [_per_mille(detail.position_gate), _per_mille(detail.position_entropy)]),
     ]
 
 

@@ -44,7 +44,7 @@ function spreadFigure(sigma, critical) {
   return el("figure", {}, el("figcaption", {}, t("spread_title")), spreadPicture(sigma, critical), el("p", { class: "quiet" }, sentence));
 }
 
-function fineDetail([, spreads, predicted, counts, sampled, gates, entropies, gateAlong, entropyAlong], flat) {
+function fineDetail([, spreads, predicted, counts, sampled, gates, entropies, gateAlong, entropyAlong, replayed], flat) {
   const [gate, fraction] = spreads;
   const how = t(sampled ? "sampled" : "exact");
   const bad = counts[1] + counts[2] > 0 ? `; ${t("rows_bad", { empty: thousands(counts[1]), invalid: thousands(counts[2]) })}` : "";
@@ -53,10 +53,27 @@ function fineDetail([, spreads, predicted, counts, sampled, gates, entropies, ga
     gates && gates.some(Boolean) && histogram(gates, t("histogram_gate"), gate[2], true),
     entropies && entropies.some(Boolean) && histogram(entropies, t("histogram_entropy"), fraction[2], false),
     gateAlong && sequenceFigure(gateAlong, entropyAlong),
+    replayed && headWhatIf(replayed),
     spreadsTable(spreads),
     factsTable(flat),
     el("p", { class: "quiet" }, t("rows_line", { rows: thousands(counts[0]), how }) + bad),
   ];
+}
+
+// What this head would do under each rule: a bar for its gate, and its entropy beside it.
+function headWhatIf(replayed) {
+  const rows = data.what_if.map((rule, i) => {
+    const [gate, entropy] = (replayed[i] || []).map((value) => (value === null ? null : value / 1000));
+    if (gate === undefined) return null;
+    const bar = el("span", { class: "gate-bar", "aria-hidden": "true" });
+    bar.style.inlineSize = `${Math.max(1, Math.round((gate || 0) * 56))}px`;
+    return el("tr", { class: rule.as_is ? "as-is" : null }, el("th", { scope: "row" }, rule.as_is ? say(rule.rule) : name(say(rule.rule))),
+      el("td", {}, bar), el("td", { class: "number" }, num(gate)), el("td", { class: "number" }, num(entropy)));
+  }).filter(Boolean);
+  if (!rows.length) return null;
+  const heads = [t("gate"), t("entropy_fraction")].map((text) => el("th", { scope: "col", class: "number" }, text));
+  return el("div", { class: "figure" }, el("p", { class: "figcaption" }, t("what_if")),
+    el("table", {}, el("thead", {}, el("tr", {}, el("td"), el("td"), heads)), el("tbody", {}, rows)));
 }
 
 function theoryTable(gate, fraction, predicted) {
