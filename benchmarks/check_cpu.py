@@ -114,7 +114,7 @@ def measure_memory(model_name: str, provider: str) -> None:
 def earlier() -> list[list[Any]]:
     """The rows of the last run."""
     with (HERE / "results" / "check_cpu.csv").open(newline="") as file:
-        return [[row[0], row[1], *map(float, row[2:])] for row in list(csv.reader(file))[1:]]
+        return [[*row[:2], *map(float, row[2:5]), row[5]] for row in list(csv.reader(file))[1:]]
 
 
 def main(only: str = "") -> None:
@@ -141,18 +141,18 @@ def main(only: str = "") -> None:
             command = [sys.executable, __file__, "--memory", model_name, provider]
             memory = float(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
             best = min(times[provider])
-            rows.append([model_name, provider, best, best / base, memory])
+            rows.append([model_name, provider, best, best / base, memory, f"best of {len(times[provider])}, in turns"])
     results = HERE / "results"
     results.mkdir(exist_ok=True)
     with (results / "check_cpu.csv").open("w", newline="") as file:
         writer = csv.writer(file)
-        writer.writerow(["model", "provider", "ms_best", "ratio_to_forward", "extra_mib"])
+        writer.writerow(["model", "provider", "ms", "ratio_to_forward", "extra_mib", "timing"])
         writer.writerows([[f"{cell:.6g}" if isinstance(cell, float) else cell for cell in row] for row in rows])
     (results / "check_cpu.json").write_text(json.dumps(provenance(), indent=2) + "\n")
     table = Table(box=box.SIMPLE_HEAD)
     for name in ("model", "provider", "best ms", "× forward", "extra MiB"):
         table.add_column(name, justify="left" if name in ("model", "provider") else "right")
-    for model_name, provider, best, ratio, memory in rows:
+    for model_name, provider, best, ratio, memory, _ in rows:
         table.add_row(model_name, provider, f"{best:.0f}", f"{ratio:.2f}", f"{memory:.0f}")
     Console().print(table)
 
