@@ -3,6 +3,7 @@
 import sys
 
 import pytest
+import torch
 
 import isotherm
 from isotherm.checkup import Options
@@ -59,9 +60,10 @@ def test_a_wrong_scale_in_one_layer_is_reported_at_that_layer(name, factor, monk
         return original(attention, query, *args, scaling=wanted, **kwargs)
 
     monkeypatch.setitem(type(functions)._global_mapping, "sdpa", wrong)
-    pre_scaled = name in ("opt", "whisper")  # there «missing» in the call is what the architecture does
-    if pre_scaled and not factor:
-        pytest.skip("q is scaled before the call")
+    if name in ("opt", "whisper") and not factor:  # they scale q before the call: there it is what is missing
+        monkeypatch.undo()
+        attention = [m for m in model.modules() if hasattr(m, "scaling") and hasattr(m, "q_proj")][target]
+        monkeypatch.setattr(attention, "scaling", 1.0)
     assert mismatches(isotherm.check(model, batch, options=QUICK)) == [target]
 
 
@@ -147,3 +149,22 @@ def test_a_qk_norm_gain_that_differs_between_paths(monkeypatch):
     monkeypatch.setitem(type(functions)._global_mapping, "sdpa", other_gain)
     report = isotherm.check(model, batch, options=Options(what_if=()))
     assert [(f.code, f.layer) for f in report.findings] == [("implementations-disagree", 0)]
+
+
+@pytest.mark.parametrize("padded", [False, True], ids=["causality", "padding"])
+def test_a_custom_attention_that_is_given_no_mask(padded, monkeypatch):
+    """transformers #46132: a function without a mask function of its own silently gets none."""
+    model, batch = build("llama", attention="eager")
+    if padded:
+        batch = {**batch, "attention_mask": torch.ones_like(batch["input_ids"])}
+        batch["attention_mask"][:, :4] = 0
+    functions = sys.modules[type(model).__module__].ALL_ATTENTION_FUNCTIONS
+    original = functions["sdpa"]
+
+    def custom(*args, **kwargs):
+        return original(*args, **({} if padded else {"is_causal": False}) | kwargs)
+
+    monkeypatch.setitem(type(functions)._global_mapping, "custom", custom)
+    model.set_attn_implementation("custom")
+    found = [f for f in isotherm.check(model, batch, options=Options(what_if=())).findings if f.severity == "error"]
+    assert {(f.code, f.layer) for f in found} == {("implementations-disagree", 0)}

@@ -3,6 +3,7 @@
 What a projection gave is kept until the module that called it ends, so that q and k can be traced back to it.
 """
 
+import functools
 import re
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -17,6 +18,11 @@ NORM = re.compile(r"Norm")
 ATTENTION = re.compile(r"(Attention|Attn)(?!\w*(Output|Mask|Norm|Bias|Embed|Pos|Gate|Dropout))")
 FEW = 8
 """A module with at most this many inside it is a part of its parent's work: what it projected is its parent's."""
+
+
+@functools.cache
+def _calls_itself(what: re.Pattern[str], kind: str) -> bool:
+    return what.search(kind) is not None
 
 
 @dataclass(eq=False)
@@ -56,17 +62,17 @@ class Frame:
     @property
     def projects(self) -> bool:
         """Whether this is a projection as a whole (a Linear, a Linear with an adapter inside)."""
-        return isinstance(self.module, nn.Linear) or PROJECTION.search(self.kind) is not None
+        return isinstance(self.module, nn.Linear) or _calls_itself(PROJECTION, self.kind)
 
     @property
     def normalises(self) -> bool:
         """Whether this is a normalisation."""
-        return NORM.search(self.kind) is not None
+        return _calls_itself(NORM, self.kind)
 
     @property
     def attends(self) -> bool:
         """Whether it calls itself attention."""
-        return ATTENTION.search(self.kind) is not None
+        return _calls_itself(ATTENTION, self.kind)
 
 
 class Frames:

@@ -1,6 +1,7 @@
 """Every torch function the model calls, seen on its way: fused attention, hand-written attention, projections without a
 module, and writes to memory the probe still refers to."""
 
+import functools
 from typing import Any
 
 import torch
@@ -14,7 +15,20 @@ from isotherm.probe.session import OTHER_SOFTMAX, Session
 
 PROJECTIONS = frozenset({"linear", "matmul", "einsum", "addmm", "bmm", "__matmul__"})
 NORMS = frozenset({"normalize", "layer_norm", "rms_norm", "group_norm"})
+FOLLOWED = STEPS.keys() - PROJECTIONS - {"baddbmm"}
+"""What only matters once a q·kᵀ is on its way."""
 LOOKED_AT = {*PROJECTIONS, *NORMS, *STEPS, "scaled_dot_product_attention", "multi_head_attention_forward"}
+
+
+@functools.cache
+def _of_interest(func: Any) -> str | None:
+    """The function's name, if it is one to look at: most calls only ask a tensor for its shape."""
+    name = str(getattr(func, "__name__", ""))
+    return name if name in LOOKED_AT or name == "softmax" or _writes(name) else None
+
+
+def _writes(name: str) -> bool:
+    return name == "__setitem__" or (name.endswith("_") and not name.endswith("__"))
 
 
 class Mode(TorchFunctionMode):
@@ -28,13 +42,17 @@ class Mode(TorchFunctionMode):
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """One call."""
         kwargs = {} if kwargs is None else kwargs
-        if not self._session.awake:
-            if self._session.within and getattr(func, "__name__", "") == "scaled_dot_product_attention":
-                with self._session.aside():
-                    self._session.handed_on.append(sdpa.handed(args, kwargs))
+        name = _of_interest(func)
+        if (name is None or (name in FOLLOWED and not self._scores.data)) and "out" not in kwargs:
             return func(*args, **kwargs)
-        name = getattr(func, "__name__", "")
-        writes = name == "__setitem__" or (name.endswith("_") and not name.endswith("__")) or "out" in kwargs
+        if not self._session.awake:
+            result = func(*args, **kwargs)
+            if name == "scaled_dot_product_attention" and self._session.within:
+                with self._session.aside():
+                    self._session.handed_on.append(sdpa.handed(args, kwargs, result))
+            return result
+        name = name or ""
+        writes = _writes(name) or "out" in kwargs
         if name == "softmax" or writes:
             with self._session.aside():
                 self._before(name, args, kwargs)

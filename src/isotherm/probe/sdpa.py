@@ -7,16 +7,18 @@ from torch import Tensor
 
 from isotherm.probe import heads, replay
 from isotherm.probe.masks import Terms
-from isotherm.probe.session import Call, Session
+from isotherm.probe.session import Call, Handed, Session
 
 ARGUMENTS = ("query", "key", "value", "attn_mask", "dropout_p", "is_causal", "scale")
 
 
-def handed(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[float, Tensor, Tensor]:
-    """The scale, q and k of a call."""
+def handed(args: tuple[Any, ...], kwargs: dict[str, Any], output: Tensor) -> Handed:
+    """What a call was handed, and what it gave."""
     given = dict(zip(ARGUMENTS, args, strict=False)) | kwargs
+    q, k, v = (given[name] for name in ARGUMENTS[:3])
     scale = given.get("scale")
-    return 1 / sqrt(given["query"].shape[-1]) if scale is None else float(scale), given["query"], given["key"]
+    scale = 1 / sqrt(q.shape[-1]) if scale is None else float(scale)
+    return Handed(scale, q, k, v, given.get("attn_mask"), bool(given.get("is_causal", False)), output)
 
 
 def look(session: Session, args: tuple[Any, ...], kwargs: dict[str, Any], output: Tensor) -> None:

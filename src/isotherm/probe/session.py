@@ -4,7 +4,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -66,6 +66,18 @@ class Call:
         return Problem(q, k, k, visibility, self.scale, self.terms.bias, self.softcap)
 
 
+class Handed(NamedTuple):
+    """What a captured function handed to PyTorch's kernel in turn, and what that gave."""
+
+    scale: float
+    q: Tensor
+    k: Tensor
+    v: Tensor
+    mask: Tensor | None
+    causal: bool
+    output: Tensor
+
+
 class _Aside(threading.local):
     """How deep this thread is in some probe's own work: a probe does not look at another one's."""
 
@@ -87,7 +99,7 @@ class Session:
         self._busy = 0
         self._kept: list[_Kept] = []
         self.noticed = 0
-        self.handed_on: list[tuple[float, Tensor, Tensor]] = []
+        self.handed_on: list[Handed] = []
 
     @property
     def here(self) -> bool:
