@@ -1,0 +1,120 @@
+"""One claim put to the test: what was asked, what was measured, and what came of it."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from isotherm.language import Text
+
+CLAIM_SCHEMA = "isotherm.claim/1"
+Verdict = Literal["confirmed", "conditional", "refuted"]
+Source = Literal["measured", "predicted", "document"]
+
+
+@dataclass(frozen=True)
+class Measured:
+    """One number. `low` and `high` are its 95 % interval over seeds; `predicted` is theory's, `document` the source's own;
+    `holds` is whether this number satisfies the claim's inequality, None where it only illustrates."""
+
+    name: Text
+    value: float
+    low: float | None = None
+    high: float | None = None
+    predicted: float | None = None
+    document: float | None = None
+    holds: bool | None = None
+
+
+@dataclass(frozen=True)
+class Line:
+    """One curve; `low` and `high` are the band around it."""
+
+    name: Text
+    x: tuple[float, ...]
+    y: tuple[float | None, ...]
+    low: tuple[float | None, ...] | None = None
+    high: tuple[float | None, ...] | None = None
+    source: Source = "measured"
+
+
+@dataclass(frozen=True)
+class Figure:
+    """Curves over one pair of axes; `id` is its file name. Axis labels carry their units. `bars` draws each point as a bar."""
+
+    id: str
+    caption: Text
+    x: Text
+    y: Text
+    lines: tuple[Line, ...]
+    x_log: bool = False
+    y_log: bool = False
+    bars: bool = False
+
+
+@dataclass(frozen=True)
+class Heatmap:
+    """A number for each pair: values[i][j] at ys[i], xs[j]; `boundary` is a predicted curve drawn over it."""
+
+    id: str
+    caption: Text
+    x: Text
+    y: Text
+    value: Text
+    xs: tuple[float, ...]
+    ys: tuple[float, ...]
+    values: tuple[tuple[float | None, ...], ...]
+    boundary: Line | None = None
+
+
+@dataclass(frozen=True)
+class Step:
+    """One step of a derivation: a sentence and, where it has one, its formula as MathML (without the <math> element)."""
+
+    sentence: Text
+    math: str = ""
+
+
+@dataclass(frozen=True)
+class Erratum:
+    """What a document gets wrong, and the corrected statement."""
+
+    document: str
+    wrong: Text
+    right: Text
+
+
+@dataclass(frozen=True)
+class ClaimRecord:
+    """Everything about one claim that the same seed gives again, bit for bit. Wall-clock times are in `Timed`, not here."""
+
+    schema: str
+    id: str
+    title: Text
+    question: Text
+    statement: Text
+    sources: tuple[str, ...]
+    hypothesis: Text
+    parameters: dict[str, str]
+    seed: int
+    verdict: Verdict
+    condition: Text | None
+    sentence: Text
+    measured: tuple[Measured, ...]
+    figures: tuple[Figure, ...] = ()
+    heatmaps: tuple[Heatmap, ...] = ()
+    steps: tuple[Step, ...] = ()
+    errata: tuple[Erratum, ...] = ()
+
+
+@dataclass(frozen=True)
+class Timed:
+    """A claim's record as one run made it, with what no seed fixes: wall-clock times, versions, when and from which code."""
+
+    record: ClaimRecord
+    expected: Verdict
+    scale: str
+    code: str
+    created: str
+    seconds: float
+    versions: dict[str, str]
+    timings: tuple[Measured, ...] = ()
+    timing_figures: tuple[Figure, ...] = ()
