@@ -47,10 +47,20 @@ def moments(q_ptr, sums, fields, flags, positions, q_sb, q_sh, q_st, queries, ke
     if whole > 0:
         wide = tl.arange(0, D)
         q_at = q_ptr + b * q_sb + h * q_sh + rows.to(tl.int64)[:, None] * q_st + wide[None, :]
-        q = tl.load(q_at, mask=inside[:, None], other=0.0).to(tl.float32)
+        given = tl.load(q_at, mask=inside[:, None], other=0.0)
+        q = given.to(tl.float32)
         at = sums + ((b * (hq // groups) + h // groups) * chunks + whole - 1) * ((D + 1) * D)
         second = tl.load(at + wide[:, None] * D + wide[None, :])
-        square = tl.sum(tl.dot(q, second, input_precision="tf32x3") * q, 1).to(tl.float64)
+        if (
+            given.dtype == tl.bfloat16
+        ):  # three bfloat16 hold a float32: half the products of tf32x3, and none is rounded
+            high = second.to(tl.bfloat16)
+            middle = (second - high.to(tl.float32)).to(tl.bfloat16)
+            low = (second - high.to(tl.float32) - middle.to(tl.float32)).to(tl.bfloat16)
+            product = tl.dot(given, high, tl.dot(given, middle, tl.dot(given, low)))
+        else:
+            product = tl.dot(q, second, input_precision="tf32x3")
+        square = tl.sum(product * q, 1).to(tl.float64)
         along = tl.sum(q * tl.load(at + D * D + wide)[None, :], 1).to(tl.float64)
         scale = tl.full([BM], 0.0, tl.float64) + scale_high + scale_low
         n = total_rows.to(tl.int64)
