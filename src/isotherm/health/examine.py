@@ -22,7 +22,7 @@ from isotherm.health.heads import heads_of_layers
 from isotherm.health.what_if import measure, replay, summarise
 from isotherm.language import Text
 from isotherm.probe import Capture, probe
-from isotherm.record import SCHEMA, CheckRecord, Comparison, Cost, Layer, Subject, Unseen, WhatIf
+from isotherm.record import SCHEMA, CheckRecord, Comparison, Cost, Layer, Subject, Unseen, WhatIf, WhatIfLayer
 from isotherm.scale import parse
 from isotherm.stats import Moments, RowStats
 
@@ -74,11 +74,12 @@ def examine(
         progress(Text("comparing implementations", "比较不同实现"), 0.5)
         comparisons = compare_implementations(model, layers, look_again(model, batch, options.rows))
     replayed = [WhatIf("as is", tuple(summarise(i, stats) for i, stats in enumerate(measured)))] if rules else []
-    for step, (text, rule) in enumerate(rules):
-        progress(Text("what if {rule}", "假如 {rule}").format(rule=text), 0.6 + 0.4 * step / len(rules))
-        replayed.append(
-            WhatIf(text, tuple(replay(capture, rule, i, options.rows) for i, capture in enumerate(captures)))
-        )
+    others: list[list[WhatIfLayer]] = []
+    for index, capture in enumerate(captures if rules else []):
+        doing = Text("what if, {name}", "假如，{name}").format(name=capture.name)
+        progress(doing, 0.6 + 0.4 * index / len(captures))
+        others.append(replay(capture, [rule for _, rule in rules], index, options.rows))
+    replayed += [WhatIf(text, tuple(layer[i] for layer in others)) for i, (text, _) in enumerate(rules)]
     subject = _subject(model, batch, name, origin, untrained=untrained)
     missing = tuple(unseen)
     record = CheckRecord(

@@ -4,13 +4,14 @@ A rule that sets the scale (none, 1/d, 0.1 …) replaces the one in force, whate
 that only adds to it (x0.5, log-n, a soft cap, a sink) is applied on top.
 """
 
+from collections.abc import Sequence
 from dataclasses import replace
 from math import isfinite
 
 import torch
 from torch import Tensor
 
-from isotherm.ops import Problem, blockwise
+from isotherm.ops import Problem, statistics_at
 from isotherm.probe import Capture
 from isotherm.record import WhatIfLayer
 from isotherm.scale import ByLayer, Fixed, InverseSqrt, MuP, NoScale, PerDim, PerHead, QueryPreAttnScalar, Rule, Site
@@ -22,12 +23,24 @@ SETS_THE_SCALE = (InverseSqrt, MuP, NoScale, Fixed, QueryPreAttnScalar, PerHead,
 
 def measure(capture: Capture, rows: int | None = None) -> RowStats:
     """The row statistics of a captured call as it was."""
-    return _statistics(capture.problem, capture.sink, rows)
+    return _statistics(capture.problem, capture.sink, rows, [capture.problem.scale])[0]
 
 
-def replay(capture: Capture, rule: Rule, index: int, rows: int | None = None) -> WhatIfLayer:
-    """One captured call under another rule."""
-    return summarise(index, _statistics(*_under(capture, rule, index), rows))
+def replay(capture: Capture, rules: Sequence[Rule], index: int, rows: int | None = None) -> list[WhatIfLayer]:
+    """One captured call under each of several rules; those that change nothing but the scale are measured together."""
+    under = [_under(capture, rule, index) for rule in rules]
+    rescaled = [i for i, (problem, sink) in enumerate(under) if _only_rescaled(capture, problem, sink)]
+    scales = [under[i][0].scale for i in rescaled]
+    found = dict(zip(rescaled, _statistics(capture.problem, capture.sink, rows, scales), strict=True))
+    for i, (problem, sink) in enumerate(under):
+        if i not in found:
+            found[i] = _statistics(problem, sink, rows, [problem.scale])[0]
+    return [summarise(index, found[i]) for i in range(len(rules))]
+
+
+def _only_rescaled(capture: Capture, problem: Problem, sink: Tensor | None) -> bool:
+    old = capture.problem
+    return problem.q is old.q and problem.k is old.k and problem.softcap == old.softcap and sink is capture.sink
 
 
 def summarise(index: int, stats: RowStats) -> WhatIfLayer:
@@ -77,15 +90,12 @@ def _at_layer(rule: Rule, index: int) -> Rule:
     return product
 
 
-@torch.no_grad()
-def _statistics(problem: Problem, sink: Tensor | None, rows: int | None) -> RowStats:
-    total = problem.q.shape[2]
+def _statistics(problem: Problem, sink: Tensor | None, rows: int | None, scales: Sequence[float]) -> list[RowStats]:
+    total, chosen = problem.q.shape[2], None
     if rows is not None and rows < total:
         chosen = torch.linspace(0, total - 1, rows, device=problem.q.device).long().unique()
-        stats = replace(blockwise.statistics(problem.take(chosen)), rows=chosen, total_rows=total)
-    else:
-        stats = blockwise.statistics(problem)
-    return stats if sink is None else stats.with_sink(sink.view(-1, 1))
+    found = statistics_at(problem, scales, chosen)
+    return found if sink is None else [stats.with_sink(sink.view(-1, 1)) for stats in found]
 
 
 def _finite(value: float) -> float | None:

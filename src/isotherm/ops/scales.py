@@ -1,0 +1,37 @@
+"""The rows of one problem under several scales: what-if curves, and the clip that brings the largest logit down."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from isotherm.ops import blockwise, triton
+from isotherm.ops.problem import Problem
+from isotherm.stats import RowStats
+
+
+@torch.no_grad()
+def statistics_at(problem: Problem, scales: Sequence[float], rows: Tensor | None = None) -> list[RowStats]:
+    """Statistics at each of `scales` in place of the problem's own, of every row or of some: on a GPU from one pass over
+    q·kᵀ (four scales that double from one to the next cost little more than one), else a pass for each.
+
+    >>> from isotherm.ops import Visibility
+    >>> q = torch.eye(3).view(1, 1, 3, 3)
+    >>> problem = Problem(q, q, q, Visibility(torch.arange(3), 3, False), 1.0)
+    >>> [round(stats.max_logit.max().item(), 3) for stats in statistics_at(problem, [0.5, 2.0])]
+    [0.5, 2.0]
+    """
+    if problem.q.is_cuda and triton.unsupported(problem) is None:
+        alone = len(scales) == 1
+        found = (
+            [triton.statistics(replace(problem, scale=scales[0]), rows)]
+            if alone
+            else triton.statistics_at(problem, scales, rows)
+        )
+    else:
+        part = problem if rows is None else problem.take(rows)
+        found = [blockwise.statistics(replace(part, scale=scale)) for scale in scales]
+    if rows is None:
+        return found
+    return [replace(stats, rows=rows, total_rows=problem.q.shape[2]) for stats in found]
