@@ -12,7 +12,23 @@ from typing import Any
 
 from torch import nn
 
-from isotherm.scale import ByLayer, DeepSeekMscale, Fixed, InverseSqrt, LongRoPE, NoScale, Rule, YaRN
+from isotherm.scale import (
+    ByLayer,
+    DeepSeekMscale,
+    Fixed,
+    Fold,
+    InverseSqrt,
+    Llama4Temperature,
+    LogN,
+    LongRoPE,
+    Ministral3Temperature,
+    NoScale,
+    Product,
+    Rule,
+    ScalableSoftmax,
+    YaRN,
+)
+from isotherm.scale.rule import factors
 from isotherm.scale.rule import value as value_of
 
 CONVENTION = "convention"
@@ -52,6 +68,8 @@ class Place:
 
 def declared(place: Place) -> Declared:
     """What this layer should multiply q·k by."""
+    if isinstance(own := getattr(place.module, "declares", None), Rule):
+        return _own(own, place)
     if place.config is None:
         return Declared("1/sqrt(d)", place.head_dim**-0.5, CONVENTION, normalised=_normalises(place))
     if place.model_type in _COSINE:
@@ -62,6 +80,18 @@ def declared(place: Place) -> Declared:
     number = value_of(rule, place.head_dim, 1024)
     per_query = bool(_temperature(place))
     return Declared(str(rule), number, ", ".join(filter(None, (source, rope))), _normalises(place), per_query)
+
+
+_BY_POSITION = (LogN, ScalableSoftmax, Llama4Temperature, Ministral3Temperature)
+
+
+def _own(rule: Rule, place: Place) -> Declared:
+    """Isotherm's own models name the rule they are built with; what goes by position comes on top of the number."""
+    parts = factors(rule)
+    fixed = tuple(part for part in parts if not isinstance(part, _BY_POSITION))
+    number = value_of(Product(fixed), place.head_dim, 1024, int(getattr(place.module, "heads", 1)))
+    normalised = any(part.fold is Fold.N for part in parts)
+    return Declared(str(rule), number, "rule", normalised, per_query=len(fixed) < len(parts))
 
 
 def _base(place: Place) -> tuple[Rule, str]:

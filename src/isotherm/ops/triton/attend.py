@@ -98,8 +98,7 @@ def split(call: Call, rows: int, keys: int) -> Split:
     """How to split the keys where blocks of `rows` rows alone would leave the GPU idle."""
     b, h, t = call.shape
     programs = triton.cdiv(t, rows) * b * h
-    busy = 2 * PROGRAMS if call.causal else PROGRAMS  # half of the parts see no key and end at once
-    parts = max(1, min(busy // max(1, programs), triton.cdiv(call.k.shape[2], LEAST_SPLIT)))
+    parts = max(1, min(PROGRAMS // max(1, programs), triton.cdiv(call.k.shape[2], LEAST_SPLIT)))
     run = triton.cdiv(triton.cdiv(max(1, call.k.shape[2]), parts), keys) * keys
     return Split(max(1, triton.cdiv(call.k.shape[2], run)), run)
 

@@ -21,8 +21,8 @@ GRAM = 9 << 20
 """Bytes that the sums of the keys may take."""
 LEAST_KEYS = 128
 """Keys of a chunk are a multiple of this."""
-LONG, SHORT = 8192, 8192
-"""Keys from which sums of them pay, and from which they do for narrow heads without a mask (LOG.md)."""
+LONG = 8192
+"""Keys from which sums of them pay: at 4096 they cost more than they save (LOG.md)."""
 SECTION = 24 << 20
 """Bytes of keys and values worked on together under causality: what stays in the cache."""
 
@@ -85,7 +85,8 @@ def run(call: Call, *, output: tuple[Tensor, Tensor] | None, fields: Fields) -> 
     flags = torch.empty(cut.parts * b * h * triton.cdiv(t, 64), dtype=torch.int8, device=call.q.device)
     factor, high, low = units(call.scale)
     section = max(1, min(b * h, SECTION // (4 * s * d))) if call.causal else b * h
-    chunk, gram = _gram(call) if cut.parts == 1 and _pays(call, output=output is not None) else (0, None)
+    pays = s >= LONG and cut.parts == 1 and call.rows is None and (output is not None or d < 128)
+    chunk, gram = _gram(call) if pays else (0, None)
     written = into.values, into.first_key, into.broken, flags, call.positions
     numbers = h, call.groups, factor, high, low, b * h * t
     fast = output is not None and d == 128 and call.q.is_cuda and _generation(call.q.device) == 9
@@ -122,13 +123,6 @@ def run(call: Call, *, output: tuple[Tensor, Tensor] | None, fields: Fields) -> 
     attend.again(call, cut, flags, output=output, fields=into)
     if into is not fields:
         attend.merge(into, fields, cut.parts)
-
-
-def _pays(call: Call, *, output: bool) -> bool:
-    """Whether sums of the keys cost less than two more instructions for every logit."""
-    d, s = call.q.shape[3], call.k.shape[2]
-    long = s >= (SHORT if d <= 64 and not call.causal else LONG)
-    return long and call.rows is None and (output or d < 128)
 
 
 def _gram(call: Call) -> tuple[int, Tensor]:
