@@ -3,11 +3,22 @@ PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
 
-.PHONY: demo test lint bench test-gpu clean
+.PHONY: demo demo-train lab test lint bench test-gpu clean
 
 demo: $(READY)  ## the main job on its embedded default
 	@mkdir -p out
 	@$(BIN)/isotherm check --html out/minilm.html
+
+demo-train: $(READY)  ## a real English→Chinese corpus, learned with 1/√d and without
+	@test -d .corpus/wagtail || { echo "== fetching packages for their message catalogues"; \
+		$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --only-binary :all: --target .corpus --requirement configs/demo-corpus.txt; }
+	@$(BIN)/isotherm data gettext --where .corpus --out .corpus/corpus.tsv --package django --package wagtail \
+		--package django-oscar --package sphinx --package jupyterlab-language-pack-zh-CN
+	@rm -rf out/demo-train
+	@$(BIN)/isotherm train configs/demo-translation.toml --rules "1/sqrt(d),none" --out out/demo-train
+
+lab: $(READY)  ## every claim, at full size (minutes to an hour)
+	@$(BIN)/isotherm explain --scale full --out out/explain
 
 test: $(READY) lint  ## everything that must hold
 	@echo "== tests"
@@ -23,13 +34,14 @@ lint: $(READY)  ## style and types
 bench: $(READY)  ## time and memory against PyTorch's own kernel, as tidy rows
 	@$(BIN)/python benchmarks/attention_cpu.py
 	@$(BIN)/python benchmarks/check_cpu.py
+	@$(BIN)/python benchmarks/models.py cpu
 	@$(BIN)/python benchmarks/table.py
 
 test-gpu: $(READY)  ## the same kernels on a CUDA device
 	@$(BIN)/python -m pytest -m gpu
 
 clean:
-	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis out
+	rm -rf .venv .corpus .mypy_cache .ruff_cache .pytest_cache .hypothesis out
 
 # Re-made only when what it depends on changes; a half-made environment has no stamp and is made again.
 $(READY): pyproject.toml constraints.txt

@@ -11,9 +11,14 @@ import click
 from isotherm import __version__, language
 from isotherm.cli.check import check
 from isotherm.cli.command import Group, lang, option
+from isotherm.cli.data import data
 from isotherm.cli.demo import demo
+from isotherm.cli.explain import explain
 from isotherm.cli.mistakes import describe
 from isotherm.cli.rules import rules
+from isotherm.cli.sweep import sweep
+from isotherm.cli.train import train
+from isotherm.cli.translate import translate
 from isotherm.errors import IsothermError
 from isotherm.language import Text
 
@@ -38,7 +43,7 @@ def program() -> None:
     """Hold the verbs."""
 
 
-for verb in (check, rules, demo):
+for verb in (check, explain, rules, demo, train, translate, data, sweep):
     program.add_command(verb)
 
 

@@ -1,0 +1,154 @@
+"""Finished claims, kept between runs: the same code, scale and device would give the same record again.
+
+An entry is looked up by everything its numbers depend on. A claim's parameters and seed stand in its own file, so they are
+part of the code version, with every part of this package that the file imports, directly or through another.
+"""
+
+import ast
+import json
+import os
+import re
+import sys
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import cache
+from hashlib import sha256
+from importlib.metadata import PackageNotFoundError, version
+from importlib.util import find_spec
+from pathlib import Path
+from platform import python_version
+from tempfile import NamedTemporaryFile
+
+from isotherm.errors import IsothermError
+from isotherm.record import Timed, from_plain, to_plain
+
+SCHEMA = "isotherm.lab-cache/1"
+_SOURCE = Path(__file__).parent.parent
+_PACKAGES = ("torch", "numpy", "transformers")
+
+
+def folder() -> Path:
+    """Where entries are kept: `lab` under ISOTHERM_CACHE, else under the user's cache folder."""
+    if named := os.environ.get("ISOTHERM_CACHE"):
+        return Path(named) / "lab"
+    if sys.platform == "darwin":
+        home = Path.home() / "Library" / "Caches"
+    elif sys.platform == "win32":
+        home = Path(os.environ.get("LOCALAPPDATA") or Path.home() / "AppData" / "Local")
+    else:
+        home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    return home / "isotherm" / "lab"
+
+
+def versions() -> dict[str, str]:
+    """Versions of what a record depends on, as installed; nothing is imported to find out."""
+    found = {"python": python_version()}
+    for package in ("isotherm", *_PACKAGES):
+        with suppress(PackageNotFoundError):
+            found[package] = version(package)
+    return found
+
+
+def code_version(module: str) -> str:
+    """A hash of a claim's own file, the files of the lab it uses, and every part of the package those reach."""
+    spec = find_spec(module)
+    if spec is None or spec.origin is None:
+        raise ModuleNotFoundError(f"no module named {module}")
+    digest = sha256()
+    for path in sorted(_reached(Path(spec.origin))):
+        digest.update(path.name.encode() + b"\0" + path.read_bytes() + b"\0")
+    return digest.hexdigest()[:16]
+
+
+def _reached(start: Path) -> set[Path]:
+    """Files of the lab one by one, since claims are many, each with the data in a folder of its name; other parts whole,
+    since they load their pieces by name."""
+    seen: set[Path] = set()
+    waiting = [start]
+    while waiting:
+        path = waiting.pop()
+        if path not in seen:
+            seen.add(path)
+            waiting.extend(found for module in _imports(path) for found in _files(module))
+    return seen
+
+
+@cache
+def _imports(path: Path) -> frozenset[str]:
+    found: set[str] = set()
+    if path.suffix != ".py":
+        return frozenset()
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            found |= {node.module} | {f"{node.module}.{alias.name}" for alias in node.names}
+    return frozenset(name for name in found if name.startswith("isotherm."))
+
+
+@cache
+def _files(module: str) -> tuple[Path, ...]:
+    part, *rest = module.split(".")[1:]
+    if part == "lab":
+        file = _SOURCE.joinpath(part, *rest or ["__init__"]).with_suffix(".py")
+        return (file, *_inside(file.with_suffix(""))) if file.exists() else ()
+    return (*_inside(_SOURCE / part), *_SOURCE.glob(f"{part}.py"))
+
+
+def _inside(folder: Path) -> list[Path]:
+    return [path for path in folder.rglob("*") if path.is_file() and "__pycache__" not in path.parts]
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One place in the cache: a claim at a scale, on a device, from one version of the code."""
+
+    claim: str
+    scale: str
+    device: str
+    code: str
+
+    @property
+    def path(self) -> Path:
+        """The file that holds it, or will."""
+        told = json.dumps([SCHEMA, self.claim, self.scale, self.device, self.code, versions()])
+        return folder() / f"{self._stem}{sha256(told.encode()).hexdigest()[:16]}.json"
+
+    @property
+    def _stem(self) -> str:
+        return f"{self.claim}.{self.scale}.{re.sub(r'[^a-z0-9]', '-', self.device)}."
+
+    def read(self) -> Timed | None:
+        """What is kept; None when there is nothing, or nothing whole."""
+        try:
+            head, body = self.path.read_text(encoding="utf-8").split("\n", 1)
+            if head != _seal(body):
+                return None
+            timed = from_plain(Timed, json.loads(body))
+        except (OSError, ValueError, IsothermError):
+            return None
+        return timed if timed.record.id == self.claim else None
+
+    def write(self, timed: Timed) -> None:
+        """Keep it, whole or not at all, in place of what older code left. A cache that cannot be written is none."""
+        body = json.dumps(to_plain(timed), ensure_ascii=False, allow_nan=False)
+        target = self.path
+        temporary: Path | None = None
+        with suppress(OSError):
+            try:
+                target.parent.mkdir(parents=True, exist_ok=True)
+                with NamedTemporaryFile("w", encoding="utf-8", dir=target.parent, prefix=".new-", delete=False) as file:
+                    temporary = Path(file.name)
+                    file.write(f"{_seal(body)}\n{body}")
+                temporary.replace(target)
+            finally:
+                if temporary is not None:
+                    temporary.unlink(missing_ok=True)
+            for older in target.parent.glob(f"{self._stem}*.json"):
+                if older != target:
+                    older.unlink(missing_ok=True)
+
+
+def _seal(body: str) -> str:
+    """The first line of an entry; one that was cut or changed does not match it."""
+    return f"{SCHEMA} {sha256(body.encode()).hexdigest()}"

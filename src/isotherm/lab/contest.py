@@ -1,0 +1,210 @@
+"""Scores trained against one another: the same recurrent translator, task and data, with another score between.
+
+The scores differ in how large they start, so every contest is held from two starts: Xavier's, which makes W smaller when
+d_k is larger, and one that gives q and k unit variance at every d_k, as the documents assume.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from math import sqrt
+
+from isotherm.lab.claim import Setting
+from isotherm.lab.interval import effect_size, line_over_seeds, over_seeds
+from isotherm.lab.recorded import Tuned, loss_of, sweeps, tuned
+from isotherm.language import Text
+from isotherm.record import Figure, Line, Measured
+from isotherm.record.sweep import Outcome, Trial
+from isotherm.theory import BRITZ_2017
+from isotherm.train.sweep import run_trials
+
+STATE = 3.0
+"""1/rms of a GRU's states at the start: the gain that brings W·h back to unit variance."""
+TASK = ("task", "width", "vocabulary", "length", "batch", "steps", "warmup")
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One score at one d_k from one start: losses by seed at its best learning rate; what its softmax did (medians)."""
+
+    losses: tuple[float, ...]
+    spread: tuple[float, ...]
+    gate: tuple[float, ...]
+
+
+Key = tuple[str, int, str]
+"""Score, d_k, start."""
+
+
+def hold(setting: Setting, scores: Sequence[str], starts: Sequence[str]) -> dict[Key, Entry]:
+    """Train every score at every d_k from every start, all seeds and learning rates of a kind together."""
+    trials = [
+        _trial(setting, score, d, start, lr, seed)
+        for score in scores
+        for d in setting["dimensions"]
+        for start in starts
+        for lr in setting["lrs"]
+        for seed in range(setting["seeds"])
+    ]
+    total, done = len(trials) * setting["steps"], [0]
+
+    def tick(steps: int) -> None:
+        done[0] += steps
+        setting.progress(done[0] / total)
+
+    outcomes = run_trials(trials, device=setting.device, progress=tick)
+    by_trial = {outcome.trial: outcome for outcome in outcomes}
+    entries = {}
+    for best in tuned(outcomes):
+        start = next(name for name in starts if _gain(name, setting["width"], best.trial.d) == best.trial.init)
+        seeds = [by_trial[replace(best.trial, seed=seed)] for seed in sorted(best.losses)]
+        entries[best.trial.rule, best.trial.d, start] = _entry(seeds)
+    return entries
+
+
+def _entry(outcomes: list[Outcome]) -> Entry:
+    first, last = ([outcome.temperatures[i] for outcome in outcomes] for i in (0, -1))
+    return Entry(
+        tuple(map(loss_of, outcomes)),
+        tuple(look.logit_std or 0.0 for look in first),
+        tuple(look.gate or 0.0 for look in last),
+    )
+
+
+def _gain(start: str, width: int, d: int) -> float:
+    """On Xavier's W, whose variance is 2/(width + d): nothing, or what brings its outputs to unit variance."""
+    return 1.0 if start == "xavier" else STATE * sqrt((width + d) / (2 * width))
+
+
+def _trial(setting: Setting, score: str, d: int, start: str, lr: float, seed: int) -> Trial:
+    given = {name: setting[name] for name in TASK}
+    init = _gain(start, setting["width"], d)
+    return Trial(model="recurrent", rule=score, head_dim=d, init=init, lr=lr, seed=setting.seed * 1000 + seed, **given)
+
+
+def lead(entries: dict[Key, Entry], behind: Key, ahead: Key) -> list[float]:
+    """Nats by which `ahead` is better than `behind`, seed by seed: both saw the same data."""
+    pairs = zip(entries[behind].losses, entries[ahead].losses, strict=True)
+    return [worse - better for worse, better in pairs]
+
+
+def size(entries: dict[Key, Entry], behind: Key, ahead: Key) -> Measured:
+    """Cohen's d of that lead."""
+    names = {"behind": NAMES[behind[0]], "ahead": NAMES[ahead[0]], "d": behind[1], "start": NAMES[behind[2]]}
+    name = Text(
+        "Cohen's d, {behind} against {ahead}, d_k = {d}, {start}", "Cohen's d：{behind}对{ahead}，d_k = {d}，{start}"
+    ).format(**names)
+    return Measured(name, effect_size(entries[behind].losses, entries[ahead].losses))
+
+
+def curves(entries: dict[Key, Entry], dimensions: Sequence[int], start: str) -> Figure:
+    """Held-out loss over d_k for each score, from one start."""
+    scores = list(dict.fromkeys(score for score, _, at in entries if at == start))
+    lines = tuple(
+        line_over_seeds(NAMES[score], dimensions, [entries[score, d, start].losses for d in dimensions])
+        for score in scores
+    )
+    caption = Text(
+        "Held-out loss after training, 95 % intervals over seeds; lower is better. Start: {start}.",
+        "训练后的留出损失，按种子的 95 % 区间；越低越好。起点：{start}。",
+    ).format(start=NAMES[start])
+    x, y = Text("d_k (dimensions)", "d_k（维）"), Text("held-out loss (nats per word)", "留出损失（nat/词）")
+    return Figure(f"loss-{start}", caption, x, y, lines, x_log=True)
+
+
+def britz() -> Figure:
+    """The table the documents rest on: BLEU over dimensions, additive against multiplicative."""
+    lines = []
+    for score in ("additive", "multiplicative"):
+        rows = [row for row in BRITZ_2017 if row.attention == score]
+        lines.append(
+            Line(
+                NAMES[score],
+                tuple(float(row.dimension) for row in rows),
+                tuple(row.bleu for row in rows),
+                tuple(row.bleu - row.spread for row in rows),
+                tuple(row.bleu + row.spread for row in rows),
+                source="document",
+            )
+        )
+    caption = Text(
+        "What Britz et al. (2017) measured on WMT'15 English–German: the unscaled dot product keeps up to 512 "
+        "dimensions and falls "
+        "at 1024. One initialisation, one learning rate.",
+        "Britz 等（2017）在 WMT'15 英德翻译上的测量：未缩放的点积到 512 维还跟得上，1024 维时下降。只用了一种初始化和一"
+        "个学习率。",
+    )
+    x, y = Text("attention dimensions", "注意力维度"), Text("BLEU", "BLEU")
+    return Figure("britz-2017", caption, x, y, tuple(lines), x_log=True)
+
+
+def large_runs(scores: Sequence[str]) -> list[tuple[str, list[Tuned]]]:
+    """Recorded settings of recurrent translators with these scores, by sweep; empty where none is kept."""
+    found = []
+    for sweep in sweeps():
+        kept = [
+            outcome for outcome in sweep.outcomes if outcome.trial.model == "recurrent" and outcome.trial.rule in scores
+        ]
+        if kept:
+            found.append((sweep.title, tuned(kept)))
+    return found
+
+
+def recorded_leads(title: str, settings: Sequence[Tuned], behind: str, ahead: str) -> list[Measured]:
+    """By how much one score leads another in a recorded sweep, at each d_k and start both were trained at."""
+    alike: dict[Trial, dict[str, Tuned]] = {}
+    for one in settings:
+        alike.setdefault(replace(one.trial, rule="additive", lr=1.0), {})[one.trial.rule] = one
+    found = []
+    for trial, scores in sorted(alike.items(), key=lambda item: (item[0].task, item[0].d, item[0].init)):
+        if behind not in scores or ahead not in scores:
+            continue
+        worse, better = scores[behind].losses, scores[ahead].losses
+        gaps = [worse[seed] - better[seed] for seed in sorted(worse) if seed in better]
+        names = {
+            "title": title,
+            "behind": NAMES[behind],
+            "ahead": NAMES[ahead],
+            "d": trial.d,
+            "start": _start_of(trial),
+        }
+        found.append(over_seeds(RECORDED.format(**names), gaps))
+    return found
+
+
+def recorded_figure(title: str, settings: Sequence[Tuned], number: int) -> Figure:
+    """Held-out loss over d_k of each score and start of a recorded sweep."""
+    series: dict[tuple[str, Text], dict[int, list[float]]] = {}
+    for one in settings:
+        series.setdefault((one.trial.rule, _start_of(one.trial)), {})[one.trial.d] = list(one.losses.values())
+    lines = []
+    for (score, start), by_d in sorted(series.items(), key=lambda item: (item[0][0], item[0][1].en)):
+        name = Text("{score}, {start}", "{score}，{start}").format(score=NAMES[score], start=start)
+        points = sorted(by_d.items())
+        lines.append(line_over_seeds(name, [d for d, _ in points], [losses for _, losses in points]))
+    caption = Text(
+        "Recorded run «{title}», larger than the one above, each setting at its best learning rate.",
+        "已记录的训练「{title}」，规模大于上图，每种设置取其最佳学习率。",
+    ).format(title=title)
+    x, y = Text("d_k (dimensions)", "d_k（维）"), Text("held-out loss (nats per word)", "留出损失（nat/词）")
+    return Figure(f"recorded-{number}", caption, x, y, tuple(lines), x_log=True)
+
+
+def _start_of(trial: Trial) -> Text:
+    """Which of the two starts a recorded trial had, or its gain."""
+    for start in ("xavier", "unit"):
+        if abs(trial.init / _gain(start, trial.width, trial.d) - 1) < 0.02:
+            return NAMES[start]
+    return Text("gain {init}", "增益 {init}").format(init=f"{trial.init:g}")
+
+
+RECORDED = Text(
+    "recorded «{title}»: nats by which {ahead} leads {behind}, d_k = {d}, {start}",
+    "已记录的「{title}」：{ahead}领先{behind}的 nat 数，d_k = {d}，{start}",
+)
+NAMES = {
+    "additive": Text("additive", "加性"),
+    "multiplicative": Text("dot product, unscaled", "未缩放点积"),
+    "scaled-dot": Text("dot product, 1/√d_k", "缩放点积（1/√d_k）"),
+    "unit": Text("q, k of unit variance", "q、k 以单位方差起步"),
+    "xavier": Text("Xavier's start", "Xavier 起步"),
+}

@@ -1,0 +1,131 @@
+"""Random vectors with unit-variance components, and the dot products of many pairs of them.
+
+A block of b queries and b keys gives b² dot products for the price of 2b vectors. They share vectors, so they are not
+independent; blocks are, and every interval is taken over blocks.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from math import pi, sqrt
+
+import torch
+from torch import Tensor
+
+from isotherm import scale
+from isotherm.lab.claim import Setting
+from isotherm.language import Text
+
+FREEDOM = 5
+"""Degrees of freedom of the heavy-tailed components: fourth moments are finite, sixth are not."""
+AT_ONCE = 1 << 20
+"""Components, or dot products, held together: 8 MiB of float64."""
+
+
+def normal(shape: tuple[int, ...], generator: torch.Generator) -> Tensor:
+    """Standard normal."""
+    return torch.randn(shape, generator=generator, dtype=torch.float64)
+
+
+def uniform(shape: tuple[int, ...], generator: torch.Generator) -> Tensor:
+    """Uniform on [−√3, √3]."""
+    return (2 * torch.rand(shape, generator=generator, dtype=torch.float64) - 1) * sqrt(3)
+
+
+def rademacher(shape: tuple[int, ...], generator: torch.Generator) -> Tensor:
+    """−1 or 1."""
+    return 2.0 * torch.randint(2, shape, generator=generator, dtype=torch.int8).double() - 1
+
+
+def student(shape: tuple[int, ...], generator: torch.Generator) -> Tensor:
+    """Student's t with 5 degrees of freedom, over its standard deviation √(5/3); by Bailey's polar method (1994)."""
+    radius, angle = torch.rand((2, *shape), generator=generator, dtype=torch.float64)
+    t = (FREEDOM * ((1 - radius).pow(-2 / FREEDOM) - 1)).sqrt() * (2 * pi * angle).cos()
+    return t / sqrt(FREEDOM / (FREEDOM - 2))
+
+
+Draw = Callable[[tuple[int, ...], torch.Generator], Tensor]
+
+
+@dataclass(frozen=True)
+class Components:
+    """A distribution with mean 0 and variance 1, and its fourth moment."""
+
+    name: Text
+    draw: Draw
+    kurtosis: float
+
+
+DISTRIBUTIONS = (
+    Components(Text("normal", "正态"), normal, 3.0),
+    Components(Text("uniform", "均匀"), uniform, 1.8),
+    Components(Text("±1 (Rademacher)", "±1（拉德马赫）"), rademacher, 1.0),
+    Components(Text("Student t, 5 degrees of freedom", "5 个自由度的学生 t"), student, 9.0),
+)
+
+
+def logits(q: Tensor, k: Tensor, rule: scale.Rule) -> Tensor:
+    """scale·q·k for q [..., b, d] and k [..., n, d], as the rule scales it."""
+    multiplier = scale.value(rule, q.shape[-1], k.shape[-2])
+    assert multiplier is not None
+    return multiplier * (q @ k.mT)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How many blocks of b queries and b keys to draw at a dimension, for about so many components on each side."""
+
+    d: int
+    components: int
+    largest: int = 128
+    fewest: int = 16
+
+    @property
+    def block(self) -> int:
+        """Queries, and keys, in a block: few where d is small, so that the dot products do not outnumber the components."""
+        return min(16 * self.d, self.largest)
+
+    @property
+    def blocks(self) -> int:
+        """Independent blocks."""
+        return max(self.fewest, self.components // (self.block * self.d))
+
+    def shapes(self) -> Iterator[tuple[int, int, int]]:
+        """[blocks, b, d] of each portion that is drawn together."""
+        step = max(1, AT_ONCE // (self.block * max(self.block, self.d)))
+        for first in range(0, self.blocks, step):
+            yield min(step, self.blocks - first), self.block, self.d
+
+
+Pairs = Callable[[tuple[int, ...], torch.Generator], tuple[Tensor, Tensor]]
+
+
+def independent(draw: Draw) -> Pairs:
+    """q and k drawn alike and apart."""
+    return lambda shape, generator: (draw(shape, generator), draw(shape, generator))
+
+
+@dataclass(frozen=True)
+class DotMoments:
+    """Mean and mean square of q·k in each of `groups` independent groups of blocks: [groups]."""
+
+    mean: Tensor
+    square: Tensor
+
+    @property
+    def variance(self) -> list[float]:
+        """Each group's variance about the mean of all groups; lists, for the intervals."""
+        return (self.square - self.mean.mean().square()).tolist()
+
+
+def moments(setting: Setting, plan: Plan, pairs: Pairs, rule: scale.Rule, *stream: int) -> DotMoments:
+    """Moments of scale·q·k over the plan's blocks, in at most 32 groups."""
+    generator = setting.generator(*stream)
+    found = []
+    for shape in plan.shapes():
+        s = logits(*pairs(shape, generator), rule)
+        found.append(torch.stack([s.mean((-2, -1)), s.square().mean((-2, -1))]))
+    blocks = torch.cat(found, 1)
+    groups = min(32, plan.blocks)
+    size = plan.blocks // groups
+    grouped = blocks[:, : groups * size].reshape(2, groups, size).mean(-1)
+    return DotMoments(grouped[0], grouped[1])

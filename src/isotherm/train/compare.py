@@ -1,0 +1,70 @@
+"""One configuration under several scale rules: same weights to start from, same batches, same learning rate."""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from isotherm.errors import ArgumentError, IsothermError
+from isotherm.language import Text
+from isotherm.report.files import write_atomically
+from isotherm.scale import parse
+from isotherm.train.config import Config
+from isotherm.train.curves import Curve, svg
+from isotherm.train.folder import Folder
+from isotherm.train.loop import Outcome, train
+
+LOSS = Text("held-out loss (nats per token)", "留出损失（每词元 nat 数）")
+TITLE = Text("Learning under each scale rule", "各缩放规则下的学习")
+
+
+@dataclass(frozen=True)
+class Contestant:
+    """A rule and what came of training under it."""
+
+    rule: str
+    folder: Path
+    curve: Curve
+    result: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """All contestants, or the run a signal stopped before there was anything to compare."""
+
+    contestants: tuple[Contestant, ...]
+    stopped: Outcome | None
+
+
+def compare(config: Config, rules: Sequence[str], path: Path, *, resume: bool = False) -> Comparison:
+    """Train under each rule in a folder of its own; the picture of all curves goes beside them."""
+    names = [slug(rule) for rule in rules]
+    if len(set(names)) < max(2, len(names)):
+        raise ArgumentError("--rules", Text("two or more different rules", "两条以上不同的规则"), got=", ".join(rules))
+    configs = [replace(config, model=replace(config.model, rule=rule)) for rule in rules]
+    found: list[Contestant] = []
+    for rule, name, one in zip(rules, names, configs, strict=True):
+        outcome = train(one, path / name, resume=resume, title=rule)
+        if outcome.stopped is not None:
+            return Comparison(tuple(found), outcome)
+        found.append(Contestant(rule, path / name, curve(rule, path / name), dict(outcome.result)))
+    write_atomically(path / "curves.svg", svg([one.curve for one in found], LOSS, TITLE))
+    return Comparison(tuple(found), None)
+
+
+def curve(name: str, path: Path) -> Curve:
+    """A run's held-out loss over its steps."""
+    points = tuple((line["step"], line["loss"]) for line in Folder(path).measured() if line["kind"] == "held_out")
+    if not points:
+        raise IsothermError(Text("{path}: nothing was measured yet", "{path}：尚无评测").format(path=path))
+    return Curve(name, points)
+
+
+def slug(rule: str) -> str:
+    """A rule as a folder's name.
+
+    >>> slug("1/sqrt(d)"), slug("qk-norm * 1/d"), slug("none")
+    ('1-sqrt-d', 'qk-norm-1-d', 'none')
+    """
+    return re.sub(r"[^A-Za-z0-9.]+", "-", str(parse(rule))).strip("-")

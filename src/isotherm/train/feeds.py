@@ -1,0 +1,197 @@
+"""What a run is fed: parallel text, plain text or a task, each as batches by step and batches held out."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from isotherm.errors import InputError
+from isotherm.language import Text
+from isotherm.train import tasks
+from isotherm.train.batches import Batch, Order, Ragged, generator
+from isotherm.train.config import PARALLEL, TASKS, Config, Data
+from isotherm.train.corpus import gather
+from isotherm.train.parallel import Pair, digest, from_files, from_jsonl, from_tsv, share, split
+from isotherm.train.text import lines
+from isotherm.train.tokens import END, FIRST, PAD, START, UNKNOWN
+from isotherm.train.vocabulary import Vocabulary
+
+MASKED = 0.15  # of BERT's tokens (Devlin et al. 2019): of these 80 % hidden, 10 % another word, 10 % as they are
+PIECE = 2000  # characters of text held out, or not, together
+
+
+class Feed(Protocol):
+    """Batches: of a step, counted from 0, the same however often it is asked for; and those held out."""
+
+    def batch(self, step: int) -> Batch:
+        """What to learn from at this step."""
+        ...
+
+    def held_out(self, most: int) -> Iterator[Batch]:
+        """What to measure with: at most this many batches, always the same."""
+        ...
+
+
+@dataclass(frozen=True)
+class Supply:
+    """A feed, the vocabulary it speaks (None for a task), its size, the sentences held out, and the data's fingerprint."""
+
+    feed: Feed
+    vocabulary: Vocabulary | None
+    size: int
+    held_out: tuple[Pair, ...]
+    digest: str
+
+
+def supply(config: Config, vocabulary: Vocabulary | None = None) -> Supply:
+    """Everything a run is fed. A vocabulary is learned from the part that is not held out, unless one is given."""
+    data, run = config.data, config.run
+    if data.kind in TASKS:
+        made = TaskFeed(
+            data, run.seed, max(1, run.batch_tokens // data.length), one_stream=config.model.kind == "decoder"
+        )
+        return Supply(made, None, data.vocabulary, (), f"{data.kind}/{data.length}/{data.vocabulary}")
+    if data.kind in PARALLEL:
+        return _parallel(data, run.batch_tokens, run.seed, vocabulary)
+    return _text(data, run.batch_tokens, run.seed, vocabulary, masked=config.model.kind == "bert")
+
+
+def read_pairs(data: Data) -> list[Pair]:
+    """The parallel text a configuration names."""
+    if data.kind == "files":
+        return from_files(data.source, data.target)
+    if data.kind == "gettext":
+        return list(gather(data.packages, data.lang, where=Path(data.where) if data.where else None).pairs)
+    return (from_tsv if data.kind == "tsv" else from_jsonl)(data.path, data.columns)
+
+
+def _parallel(data: Data, budget: int, seed: int, vocabulary: Vocabulary | None) -> Supply:
+    pairs = read_pairs(data)
+    learn, held_out = split(pairs, data.held_out)
+    _enough(data, len(learn), len(held_out))
+    words = vocabulary or Vocabulary.learn(
+        (text for pair in learn for text in (pair.source, pair.target)), data.vocabulary
+    )
+    learned, kept = (_encode(part, words, data.length) for part in (learn, held_out))
+    _enough(data, len(learned[0]), len(kept[0]))
+    whole = digest([text for pair in pairs for text in (pair.source, pair.target)])
+    return Supply(PairFeed(learned, kept, budget, seed), words, len(words), tuple(held_out), whole)
+
+
+def _encode(pairs: Sequence[Pair], words: Vocabulary, longest: int) -> tuple[Ragged, Ragged]:
+    """Sources with their end, targets with start and end, of pairs that are short enough."""
+    sources, targets = (words.encode([getattr(pair, side) for pair in pairs]) for side in ("source", "target"))
+    short = [(a, b) for a, b in zip(sources, targets, strict=True) if max(len(a), len(b)) <= longest]
+    return Ragged([[*a, END] for a, _ in short]), Ragged([[START, *b, END] for _, b in short])
+
+
+class PairFeed:
+    """Sentences and their translations."""
+
+    def __init__(self, learn: tuple[Ragged, Ragged], held_out: tuple[Ragged, Ragged], budget: int, seed: int) -> None:
+        self._learn, self._held_out = learn, held_out
+        self._order = Order(torch.maximum(*(side.lengths for side in learn)), budget, seed)
+        self._check = Order(torch.maximum(*(side.lengths for side in held_out)), budget, seed)
+
+    def batch(self, step: int) -> Batch:
+        """Source, target, and the target one step on."""
+        return _translation(self._learn, self._order.at(step))
+
+    def held_out(self, most: int) -> Iterator[Batch]:
+        """Spread over all lengths."""
+        return (_translation(self._held_out, self._check.at(step)) for step in range(min(most, len(self._check))))
+
+
+def _translation(side: tuple[Ragged, Ragged], indices: Tensor) -> Batch:
+    source, target = (ragged.rows(indices) for ragged in side)
+    return Batch((source, target[:, :-1]), target[:, 1:])
+
+
+def _text(data: Data, budget: int, seed: int, vocabulary: Vocabulary | None, *, masked: bool) -> Supply:
+    text = "\n".join(lines(data.path))
+    pieces = [text[start : start + PIECE] for start in range(0, len(text), PIECE)]
+    learn = [piece for piece in pieces if share(piece) >= data.held_out]
+    held_out = [piece for piece in pieces if share(piece) < data.held_out]
+    _enough(data, len(learn), len(held_out))
+    words = vocabulary or Vocabulary.learn(learn, data.vocabulary)
+    learned, kept = (_blocks(words.encode(part), data.length) for part in (learn, held_out))
+    _enough(data, len(learned), len(kept))
+    feed = BlockFeed(learned, kept, max(1, budget // data.length), seed, masked=masked, vocabulary=len(words))
+    return Supply(feed, words, len(words), (), digest(pieces))
+
+
+def _blocks(pieces: list[list[int]], length: int) -> Tensor:
+    """All tokens end to end, cut into rows of length + 1; what is left over at the end is not used."""
+    flat = torch.tensor([token for piece in pieces for token in piece], dtype=torch.long)
+    rows = len(flat) // (length + 1)
+    return flat[: rows * (length + 1)].view(rows, length + 1)
+
+
+class BlockFeed:
+    """Blocks of text [length + 1]: the next token is asked for, or tokens that were hidden (`masked`)."""
+
+    def __init__(self, learn: Tensor, held_out: Tensor, rows: int, seed: int, *, masked: bool, vocabulary: int) -> None:
+        self._learn, self._held_out, self._rows, self._seed = learn, held_out, rows, seed
+        self._masked, self._vocabulary = masked, vocabulary
+        self._order = Order(torch.ones(len(learn), dtype=torch.long), rows, seed)
+
+    def batch(self, step: int) -> Batch:
+        """Blocks in the order of the epoch."""
+        return self._make(self._learn[self._order.at(step)], generator(self._seed, 1, step))
+
+    def held_out(self, most: int) -> Iterator[Batch]:
+        """The held-out blocks from the start."""
+        for step, rows in enumerate(self._held_out.split(self._rows)[:most]):
+            yield self._make(rows, generator(self._seed, 2, step))
+
+    def _make(self, blocks: Tensor, drawn: torch.Generator) -> Batch:
+        if not self._masked:
+            return Batch((blocks[:, :-1],), blocks[:, 1:])
+        tokens = blocks[:, :-1]
+        asked = torch.rand(tokens.shape, generator=drawn) < MASKED
+        fate = torch.rand(tokens.shape, generator=drawn)
+        other = torch.randint(FIRST, self._vocabulary, tokens.shape, generator=drawn)
+        shown = tokens.where(~asked | (fate >= 0.8), UNKNOWN).where(~asked | (fate < 0.8) | (fate >= 0.9), other)
+        return Batch((shown,), tokens.where(asked, PAD))
+
+
+class TaskFeed:
+    """A task made on the fly; held-out batches come from a stream of their own."""
+
+    def __init__(self, data: Data, seed: int, rows: int, *, one_stream: bool) -> None:
+        self._data, self._seed, self._rows, self._one_stream = data, seed, rows, one_stream
+        self._kept = cache(lambda place: self._make(2, place))
+
+    def batch(self, step: int) -> Batch:
+        """New examples at every step."""
+        return self._make(1, step)
+
+    def held_out(self, most: int) -> Iterator[Batch]:
+        """Four batches that training never sees."""
+        return (self._kept(place) for place in range(min(most, 4)))
+
+    def _make(self, stream: int, place: int) -> Batch:
+        data = self._data
+        drawn = generator(self._seed, stream, place)
+        examples = tasks.make(data.kind, drawn, self._rows, data.length, data.vocabulary)
+        if self._one_stream:
+            tokens, labels = examples.sequence()
+            return Batch((tokens,), labels)
+        read, said = examples.teacher()
+        return Batch((examples.source, read), said)
+
+
+def _enough(data: Data, learn: int, held_out: int) -> None:
+    if learn and held_out:
+        return
+    why = Text(
+        "too little text: {learn} examples to learn from and {held_out} held out"
+        " (data.held_out = {share}, data.length = {length})",
+        "文本太少：{learn} 个样本可学，{held_out} 个留出（data.held_out = {share}，data.length = {length}）",
+    )
+    what = data.path or data.source or ", ".join(data.packages)
+    raise InputError(what, why.format(learn=learn, held_out=held_out, share=data.held_out, length=data.length))

@@ -1,0 +1,272 @@
+"""The training loop: the same numbers whether it ran through, was stopped, or was killed and resumed.
+
+What a step computes depends on the checkpointed state and the step's number alone: batches are a function of seed and
+step, and the random states of every process are in the checkpoint.
+"""
+
+import time
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from importlib.util import find_spec
+from math import isfinite
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from isotherm.errors import InputError, IsothermError
+from isotherm.language import Text
+from isotherm.report.files import write_atomically
+from isotherm.train import checkpoint as checkpoints
+from isotherm.train.checkpoint import Checkpoint
+from isotherm.train.config import PARALLEL, TASKS, Config, changed
+from isotherm.train.evaluate import gates, held_out_loss, score, translate
+from isotherm.train.feeds import Supply, supply
+from isotherm.train.folder import Folder
+from isotherm.train.interrupt import Interrupt
+from isotherm.train.learner import Learner, rate
+from isotherm.train.processes import Processes, join
+from isotherm.train.progress import Reporter
+from isotherm.train.vocabulary import Vocabulary, missing
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a run ended: the signal that stopped it, or None and its result."""
+
+    folder: Path
+    step: int
+    stopped: int | None
+    result: Mapping[str, Any]
+
+
+def train(config: Config, path: Path, *, resume: bool = False, title: str = "", quiet: bool = False) -> Outcome:
+    """Train what the configuration describes, in a folder of its own; `resume` goes on from its last whole checkpoint."""
+    _check_packages(config)
+    with (
+        join(config.run.device) as processes,
+        Reporter(config.run.steps, quiet=quiet or not processes.first, title=title) as reporter,
+    ):
+        folder = Folder(path)
+        last = _open(config, folder, processes, reporter, resume=resume)
+        vocabulary = Vocabulary.load(folder.tokenizer) if last is not None and folder.tokenizer.exists() else None
+        fed = supply(config, vocabulary)
+        if processes.first and fed.vocabulary is not None and vocabulary is None:
+            write_atomically(folder.tokenizer, fed.vocabulary.to_json())
+        return Loop(config, folder, fed, Learner(config, fed.size, processes), reporter).run(last)
+
+
+def _check_packages(config: Config) -> None:
+    """What will be needed in an hour is asked for now."""
+    parallel = config.data.kind in PARALLEL
+    needed = {
+        "safetensors": True,
+        "tokenizers": config.data.kind not in TASKS,
+        "sacrebleu": parallel and config.run.samples,
+    }
+    for package, wanted in needed.items():
+        if wanted and find_spec(package) is None:
+            raise missing(package)
+
+
+def _open(
+    config: Config, folder: Folder, processes: Processes, reporter: Reporter, *, resume: bool
+) -> Checkpoint | None:
+    """The folder of a new run, or the last checkpoint of one."""
+    if not (resume and folder.holds_a_run):
+        if processes.first:
+            folder.begin(config)
+        processes.wait()
+        return None
+    different = changed(folder.config(), config)
+    if different:
+        why = Text(
+            "the run there was started with other values of: {keys}; --out names another folder",
+            "那里的训练开始时用的是另外的值：{keys}；--out 可另指定文件夹",
+        )
+        raise InputError(folder.path, why.format(keys=", ".join(different)))
+    last = checkpoints.latest(folder.checkpoints, reporter.say)
+    processes.wait()
+    if last is None:
+        reporter.say(Text("no checkpoint yet: from the start", "还没有检查点：从头开始"))
+    else:
+        reporter.say(Text("resuming after step {step}", "从第 {step} 步之后继续").format(step=last.step))
+    if processes.first:
+        folder.ask(config)  # it may go on for longer than was asked for at first
+        folder.rewind(0 if last is None else last.step)
+    return last
+
+
+class Loop:
+    """One run: a learner, what it is fed, and the folder its measurements and checkpoints go to."""
+
+    def __init__(self, config: Config, folder: Folder, fed: Supply, learner: Learner, reporter: Reporter) -> None:
+        self.config, self.folder, self.fed, self.learner, self.reporter = config, folder, fed, learner, reporter
+        self.processes = learner.processes
+        self._losses: list[float] = []  # since the last line of metrics
+        self._waiting: list[Tensor] = []  # the same, still on their way from the device
+        self._tokens, self._since = 0, time.monotonic()
+
+    def run(self, last: Checkpoint | None) -> Outcome:
+        """From the last checkpoint, or the start, to the end or the first signal."""
+        first = 0 if last is None else self._restore(last)
+        run = self.config.run
+        self.reporter.begin(first)
+        with Interrupt() as interrupt:
+            for step in range(first + 1, run.steps + 1):
+                norm = self._step(step)
+                ends = step == run.steps
+                if step % run.log_every == 0 or ends:
+                    self._log(step, norm)
+                if ends or _due(step, run.evaluate_every):
+                    self._evaluate(step)
+                asked = self._asked(step, interrupt)
+                if asked or ends or _due(step, run.checkpoint_every):
+                    self._save(step)
+                if asked:
+                    return Outcome(self.folder.path, step, asked, {})
+        return Outcome(self.folder.path, run.steps, None, self._finish())
+
+    def _step(self, step: int) -> Tensor:
+        run, processes = self.config.run, self.processes
+        batch = self.fed.feed.batch(step - 1)
+        parts = processes.world * run.accumulate
+        pieces = [batch.part(place * processes.world + processes.rank, parts) for place in range(run.accumulate)]
+        lr = rate(self.config.optimizer, step, run.steps)
+        loss, norm = self.learner.step(pieces, batch.tokens, lr)
+        self._waiting.append(loss)
+        self._tokens += batch.tokens
+        return norm
+
+    def _settle(self, step: int) -> None:
+        """Bring the losses since the last line of metrics here, each summed over all processes. None may be infinite."""
+        if self._waiting:
+            self._losses += self.processes.total(torch.stack(self._waiting).cpu().double()).tolist()
+            self._waiting = []
+        for loss in self._losses:
+            if not isfinite(loss):
+                why = Text(
+                    "the loss became {loss} before step {step}: a smaller optimizer.lr, a longer warmup or another"
+                    " model.rule may help; the last checkpoint is from before",
+                    "第 {step} 步之前损失变为 {loss}：可试更小的 optimizer.lr、更长的 warmup 或另一条 model.rule；"
+                    "最后的检查点在此之前",
+                )
+                raise IsothermError(why.format(loss=loss, step=step))
+
+    def _log(self, step: int, norm: Tensor) -> None:
+        self._settle(step)
+        loss = sum(self._losses) / len(self._losses)
+        now = time.monotonic()
+        speed = self._tokens / max(now - self._since, 1e-9)
+        line = {
+            "kind": "train",
+            "step": step,
+            "loss": loss,
+            "lr": rate(self.config.optimizer, step, self.config.run.steps),
+            "gradient_norm": norm.item(),
+            "tokens_per_second": speed,
+        }
+        if self.processes.first:
+            self.folder.record(line)
+        self.reporter.trained(step, loss, speed)
+        self._losses, self._tokens, self._since = [], 0, now
+
+    def _evaluate(self, step: int) -> None:
+        feed, most = self.fed.feed, self.config.run.evaluate_batches
+        loss = held_out_loss(self.learner, feed, most)
+        if self.processes.first:
+            seen = gates(self.learner.model, next(iter(feed.held_out(1))), self.processes.device)
+            told = {} if seen is None else {"gate_p50": seen.p50, "gate_p10": seen.p10, "max_logit": seen.max_logit}
+            self.folder.record({"kind": "held_out", "step": step, "loss": loss, **told})
+            self.reporter.measured(step, loss, None if seen is None else seen.p50)
+
+    def _asked(self, step: int, interrupt: Interrupt) -> int | None:
+        """The signal that asked to stop. Several processes agree on it now and then, since asking waits for the device."""
+        if self.processes.world == 1:
+            return interrupt.asked
+        if step % self.config.run.log_every:
+            return None
+        told = self.processes.gather(torch.tensor(interrupt.asked or 0))
+        return max(int(one) for one in told) or None
+
+    def _save(self, step: int) -> None:
+        self._settle(step)
+        tensors = self.learner.tensors() | self._random()
+        if self.processes.first:
+            checkpoints.save(
+                self.folder.checkpoints, Checkpoint(step, tensors, self._notes() | {"losses": self._losses})
+            )
+        self.processes.wait()
+
+    def _notes(self) -> dict[str, Any]:
+        vocabulary = self.fed.vocabulary
+        return {
+            "vocabulary": None if vocabulary is None else vocabulary.digest,
+            "data": self.fed.digest,
+            "processes": self.processes.world,
+        }
+
+    def _random(self) -> dict[str, Tensor]:
+        """The random states of every process, by rank."""
+        states = {"cpu": torch.get_rng_state()}
+        if self.processes.device.type == "cuda":
+            states["cuda"] = torch.cuda.get_rng_state(self.processes.device)
+        return {
+            f"random.{kind}.{rank}": state
+            for kind, mine in states.items()
+            for rank, state in enumerate(self.processes.gather(mine))
+        }
+
+    def _restore(self, last: Checkpoint) -> int:
+        self._same(last)
+        self.learner.restore(last.tensors)
+        rank = self.processes.rank
+        if f"random.cpu.{rank}" in last.tensors:
+            torch.set_rng_state(last.tensors[f"random.cpu.{rank}"])
+        if self.processes.device.type == "cuda" and f"random.cuda.{rank}" in last.tensors:
+            torch.cuda.set_rng_state(last.tensors[f"random.cuda.{rank}"], self.processes.device)
+        self._losses = list(last.notes["losses"])
+        return last.step
+
+    def _same(self, last: Checkpoint) -> None:
+        """A checkpoint goes on only with the vocabulary and the text it was made with."""
+        for name, text in (
+            ("vocabulary", Text("vocabulary (tokenizer.json)", "词表（tokenizer.json）")),
+            ("data", Text("text", "文本")),
+        ):
+            if last.notes[name] != self._notes()[name]:
+                why = Text(
+                    "the checkpoint of step {step} was made with another {what}; put it back, or start anew with --out",
+                    "第 {step} 步的检查点用的是另一个{what}；请恢复原状，或用 --out 重新开始",
+                )
+                raise InputError(self.folder.path, why.format(step=last.step, what=text))
+
+    def _finish(self) -> dict[str, Any]:
+        """The last measurements, and held-out sentences translated and scored; only the first process needs them."""
+        if not self.processes.first:
+            return {}
+        lines = self.folder.measured()
+        held_out = [line for line in lines if line["kind"] == "held_out"]
+        result: dict[str, Any] = {"steps": self.config.run.steps, "held_out": held_out[-1] if held_out else None}
+        count = min(self.config.run.samples, len(self.fed.held_out))
+        if count and self.fed.vocabulary is not None:
+            result |= self._translations(self.fed.vocabulary, count)
+        self.folder.finish(result)
+        return result
+
+    def _translations(self, vocabulary: Vocabulary, count: int) -> dict[str, Any]:
+        sources = vocabulary.encode([pair.source for pair in self.fed.held_out])
+        longest = self.config.data.length
+        short = [pair for pair, ids in zip(self.fed.held_out, sources, strict=True) if len(ids) <= longest]
+        chosen = short[:: max(1, len(short) // count)][:count]
+        outputs = translate(
+            self.learner.model, vocabulary, [pair.source for pair in chosen], width=self.config.run.beam
+        )
+        scores = score(outputs, [pair.target for pair in chosen], self.config.data.lang)
+        samples = [asdict(pair) | {"output": output} for pair, output in zip(chosen, outputs, strict=True)]
+        return {"scores": asdict(scores) | {"sentences": len(chosen)}, "samples": samples}
+
+
+def _due(step: int, every: int) -> bool:
+    return every > 0 and step % every == 0

@@ -1,0 +1,111 @@
+"""Trials and how they group: which runs can train as one, because they differ in numbers alone.
+
+`Trial` itself lives in `record`, so that what reads results needs no torch.
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from isotherm.errors import ArgumentError
+from isotherm.language import Text
+from isotherm.record.sweep import Outcome, Trial
+from isotherm.scale import parse
+from isotherm.scale.constants import Fixed, InverseSqrt, MuP, NoScale, QueryPreAttnScalar, Relative
+from isotherm.scale.rule import factors, value
+
+__all__ = ["Outcome", "Trial", "check", "groups", "multiplier"]
+
+TASKS = ("copy", "reverse", "recall", "align", "lookup", "translation", "text")
+FROM_CORPUS = ("translation", "text")
+ONE_STREAM = ("lookup", "text")
+MODELS = ("transformer", "decoder", "recurrent")
+SCORES = ("additive", "multiplicative", "dot", "scaled-dot")
+_ONE_NUMBER = (InverseSqrt, MuP, NoScale, Fixed, QueryPreAttnScalar, Relative)
+
+
+def check(trial: Trial) -> Trial:
+    """The trial, if it can be run; an `ArgumentError` names the field that cannot."""
+    _one_of("task", trial.task, TASKS)
+    _one_of("model", trial.model, MODELS)
+    if trial.model == "recurrent":
+        _one_of("rule", trial.rule, SCORES)
+    else:
+        parse(trial.rule)
+    for name in ("width", "heads", "layers", "length", "batch", "steps"):
+        _least(name, getattr(trial, name), 1)
+    _least("vocabulary", trial.vocabulary, 6)
+    _least("warmup", trial.warmup, 0)
+    _least("seed", trial.seed, 0)
+    for name in ("lr", "init"):
+        if not 0 < getattr(trial, name) < float("inf"):
+            raise ArgumentError(name, Text("a finite number above 0", "大于 0 的有限数"), got=getattr(trial, name))
+    for length in trial.test_lengths:
+        _least("test_lengths", length, 1)
+    if trial.model != "recurrent" and trial.head_dim is None and trial.width % trial.heads:
+        raise ArgumentError("width", Text("a multiple of heads", "heads 的倍数"), got=trial.width)
+    if trial.model == "recurrent" and trial.rule == "dot" and trial.init != 1:
+        raise ArgumentError(
+            "init", Text("1 for a dot product of the states themselves", "1（dot 直接取状态点积）"), got=trial.init
+        )
+    _check_task(trial)
+    return trial
+
+
+def _check_task(trial: Trial) -> None:
+    if (trial.corpus is not None) != (trial.task in FROM_CORPUS):
+        needs = (
+            Text("a file for task {task}", "{task} 任务所用的文件")
+            if trial.corpus is None
+            else Text("nothing for task {task}, which makes its own examples", "{task} 任务自行生成样本，不应给出")
+        )
+        raise ArgumentError("corpus", needs.format(task=trial.task), got=repr(trial.corpus))
+    if trial.task in ONE_STREAM and trial.model != "decoder":
+        expected = Text("decoder for task {task}", "{task} 任务须为 decoder").format(task=trial.task)
+        raise ArgumentError("model", expected, got=trial.model)
+    if trial.task in FROM_CORPUS and trial.test_lengths and trial.task == "translation":
+        raise ArgumentError(
+            "test_lengths", Text("nothing for translation", "translation 任务不应给出"), got=trial.test_lengths
+        )
+
+
+def _one_of(name: str, given: str, choices: Sequence[str]) -> None:
+    if given not in choices:
+        raise ArgumentError(name, Text(*(" | ".join(choices),) * 2), got=repr(given))
+
+
+def _least(name: str, given: int, least: int) -> None:
+    if not isinstance(given, int) or isinstance(given, bool) or given < least:
+        expected = Text("a whole number, {least} or more", "不小于 {least} 的整数").format(least=least)
+        raise ArgumentError(name, expected, got=repr(given))
+
+
+def multiplier(trial: Trial) -> float | None:
+    """The one number the trial's rule multiplies q·k by; None if it is a score, or more than a number.
+
+    >>> multiplier(Trial(rule="1/sqrt(d)", width=64, heads=1)), multiplier(Trial(rule="log-n"))
+    (0.125, None)
+    """
+    if trial.model == "recurrent":
+        return None
+    rule = parse(trial.rule)
+    if not all(isinstance(factor, _ONE_NUMBER) for factor in factors(rule)):
+        return None
+    return value(rule, trial.d, trial.length, trial.heads)
+
+
+def groups(trials: Sequence[Trial], most: int) -> list[tuple[Trial, ...]]:
+    """Trials that train together, at most `most` a group, in the order of their first.
+
+    Depends on the trials alone, not on what has been run: a run taken up again forms the same groups, so each model has
+    the same neighbours, the same shapes, and the same last bits.
+    """
+    found: dict[Trial, list[Trial]] = {}
+    for trial in dict.fromkeys(trials):
+        found.setdefault(_shape(trial), []).append(trial)
+    return [tuple(alike[i : i + most]) for alike in found.values() for i in range(0, len(alike), most)]
+
+
+def _shape(trial: Trial) -> Trial:
+    """The trial without the numbers that may differ within a group."""
+    rule = trial.rule if multiplier(trial) is None else "none"
+    return replace(trial, rule=rule, lr=1.0, warmup=0, seed=0, init=1.0)

@@ -1,0 +1,147 @@
+"""Scores trained against one another, and the recorded runs beside."""
+
+import json
+from dataclasses import replace
+from functools import cache
+from math import log
+
+import pytest
+
+from isotherm import scale
+from isotherm.errors import InputError
+from isotherm.lab import contest, recorded
+from isotherm.lab.claims.additive_wins_at_large_d import CLAIM as WINS
+from isotherm.lab.claims.scaling_restores_it import CLAIM as RESTORES
+from isotherm.record import to_plain
+from isotherm.record.sweep import SWEEP_SCHEMA, Axes, Outcome, SweepRecord, Trial
+from isotherm.scale import Resolved
+from isotherm.train.sweep import run_trials
+
+from .running import multiplies_by, run, value_of
+
+FEW = {"dimensions": (16, 128), "vocabulary": 10, "length": 5, "steps": 45, "lrs": (2e-2,), "seeds": 4}
+SHORT = {"dimensions": (16, 128), "vocabulary": 10, "length": 4, "width": 24, "steps": 60, "seeds": 4}
+MOMENT = {"vocabulary": 7, "length": 2, "width": 4, "dimensions": (3, 5), "batch": 4, "steps": 3, "seeds": 2}
+
+
+def test_additive_wins_where_q_and_k_have_unit_variance():
+    record = run(WINS, **FEW)
+    assert record.verdict == WINS.expected
+    start = "logit spread at the start, dot product, unscaled, d_k = {d}, q, k of unit variance"
+    small, large = (value_of(record, start.format(d=d)) for d in FEW["dimensions"])
+    assert large / small == pytest.approx((128 / 16) ** 0.5, rel=0.25)
+
+
+def test_a_scale_left_in_place_makes_it_no_longer_lose(monkeypatch):
+    monkeypatch.setattr(scale.NoScale, "resolve", lambda self, site: Resolved(multiplier=site.head_dim**-0.5))
+    assert run(WINS, **FEW).verdict == "refuted"
+
+
+def test_scaling_restores_it():
+    assert run(RESTORES, **SHORT).verdict == RESTORES.expected
+
+
+def test_a_scale_that_does_nothing_restores_nothing(monkeypatch):
+    monkeypatch.setattr(scale.InverseSqrt, "resolve", multiplies_by(1.0))
+    assert run(RESTORES, **SHORT).verdict == "refuted"
+
+
+@pytest.mark.parametrize("claim", [WINS, RESTORES], ids=lambda claim: claim.id)
+def test_the_same_seed_gives_the_same_record(claim):
+    assert run(claim, **MOMENT) == run(claim, **MOMENT)
+
+
+@cache
+def trained() -> Outcome:
+    """An outcome as training makes it, to be changed."""
+    trial = Trial(task="align", model="recurrent", rule="additive", width=4, vocabulary=11, length=2, batch=2, steps=1)
+    return run_trials([trial])[0]
+
+
+def outcome(rule: str, d: int, lr: float, seed: int, loss: float | None) -> Outcome:
+    trial = replace(trained().trial, rule=rule, head_dim=d, lr=lr, seed=seed)
+    return replace(trained(), trial=trial, held_out=loss, diverged=loss is None)
+
+
+@pytest.fixture
+def sweep() -> SweepRecord:
+    outcomes = [
+        outcome(rule, d, lr, seed, loss + 0.01 * seed + (0.5 if lr == 1e-2 else 0.0))
+        for rule, d, loss in (
+            ("additive", 16, 1.0),
+            ("multiplicative", 16, 1.1),
+            ("additive", 512, 0.6),
+            ("multiplicative", 512, 1.9),
+            ("scaled-dot", 16, 1.2),
+            ("scaled-dot", 512, 0.7),
+        )
+        for lr in (1e-3, 1e-2)
+        for seed in range(3)
+    ]
+    return SweepRecord(
+        schema=SWEEP_SCHEMA,
+        title="scores over d",
+        spec="",
+        quick=False,
+        axes=Axes("head_dim", "loss", ("rule",)),
+        created="2026-01-01",
+        seconds=1.0,
+        commit="",
+        versions={},
+        devices=("cpu",),
+        precision="float32",
+        blocks=(),
+        cells=(),
+        analyses=(),
+        outcomes=tuple(outcomes),
+    )
+
+
+def test_recorded_runs_stand_beside_the_small_one(sweep, tmp_path, monkeypatch):
+    (tmp_path / "scores.json").write_text(json.dumps(to_plain(sweep)))
+    (tmp_path / "other.json").write_text('{"schema": "something else"}')
+    (tmp_path / "notes.txt").write_text("not a record")
+    assert list(recorded.sweeps(tmp_path)) == [sweep]
+    monkeypatch.setattr(contest, "sweeps", lambda: recorded.sweeps(tmp_path))
+    record = run(WINS, **MOMENT)
+    lead = "recorded «scores over d»: nats by which additive leads dot product, unscaled, d_k = "
+    assert value_of(record, f"{lead}16") == pytest.approx(0.1)
+    assert value_of(record, f"{lead}512") == pytest.approx(1.3)
+    (shown,) = [figure for figure in record.figures if figure.id == "recorded-0"]
+    assert [line.name.en for line in shown.lines] == [
+        "additive, Xavier's start",
+        "dot product, unscaled, Xavier's start",
+    ]
+    assert shown.lines[1].y == pytest.approx((1.11, 1.91))
+    restored = run(RESTORES, **MOMENT)
+    against = "recorded «scores over d»: nats by which dot product, 1/√d_k leads dot product, unscaled, d_k = 512"
+    assert value_of(restored, against) == pytest.approx(1.2)
+
+
+def test_each_setting_is_taken_at_its_best_learning_rate(sweep):
+    found = {(one.trial.rule, one.trial.d): one for one in recorded.tuned(sweep.outcomes)}
+    assert found["additive", 16].trial.lr == 1e-3
+    assert list(found["additive", 16].losses.values()) == pytest.approx([1.0, 1.01, 1.02])
+
+
+def test_a_run_that_diverged_counts_as_guessing(sweep):
+    broken = [outcome("additive", 16, 1e-3, seed, None) for seed in range(3)]
+    worse = [replace(one, trial=replace(one.trial, lr=0.1), held_out=2.5, diverged=False) for one in broken]
+    (best,) = recorded.tuned([*broken, *worse])
+    assert (best.diverged, list(best.losses.values())) == (3, [log(11)] * 3)
+
+
+def test_a_start_is_known_by_its_gain():
+    trial = Trial(model="recurrent", rule="additive", width=16, head_dim=128)
+    named = {init: contest._start_of(replace(trial, init=init)).en for init in (1.0, 3 * (144 / 32) ** 0.5, 2.0)}
+    assert list(named.values()) == ["Xavier's start", "q, k of unit variance", "gain 2"]
+
+
+def test_nothing_recorded_is_nothing_shown(tmp_path):
+    assert list(recorded.sweeps(tmp_path / "none")) == []
+
+
+def test_a_recorded_file_that_cannot_be_read_is_named(tmp_path):
+    (tmp_path / "torn.json").write_text("{")
+    with pytest.raises(InputError, match=r"torn\.json"):
+        list(recorded.sweeps(tmp_path))

@@ -1,0 +1,61 @@
+"""What docs/train says is so: every key, every metric, and the same commands in both languages."""
+
+import json
+import re
+from dataclasses import fields
+from pathlib import Path
+
+import pytest
+
+from isotherm.train.config import Data, Model, Optimizer, Run
+from isotherm.train.config_file import load
+from isotherm.train.keys import table
+from isotherm.train.loop import train
+from tests.train.corpora import tiny, write_tsv
+
+ROOT = Path(__file__).parents[2]
+PAGES = {"en": "docs/train.md", "zh": "docs/train.zh.md"}
+
+
+def read(language):
+    return (ROOT / PAGES[language]).read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("language", PAGES)
+def test_the_table_of_keys_is_the_configuration_s(language):
+    assert f"<!-- keys -->\n{table(language)}\n<!-- /keys -->" in read(language)
+
+
+@pytest.mark.parametrize("language", PAGES)
+def test_every_key_and_nothing_else_is_in_the_table(language):
+    shown = re.findall(r"^\| `(\w+)` \|", table(language), re.M)
+    assert shown == [item.name for section in (Data, Model, Optimizer, Run) for item in fields(section)]
+
+
+@pytest.mark.parametrize("language", PAGES)
+def test_the_keys_that_may_change_are_named(language):
+    free = [
+        f"`{item.name}`"
+        for section in (Data, Model, Optimizer, Run)
+        for item in fields(section)
+        if item.metadata["free"]
+    ]
+    assert {"en": ", ", "zh": "、"}[language].join(free) in read(language)
+
+
+def test_every_metric_is_documented(tmp_path):
+    train(tiny(write_tsv(tmp_path / "x.tsv"), run__steps=3, run__samples=0), tmp_path / "run", quiet=True)
+    names = {name for line in (tmp_path / "run/metrics.jsonl").read_text().splitlines() for name in json.loads(line)}
+    for language in PAGES:
+        assert [name for name in names - {"kind"} if f"`{name}`" not in read(language)] == []
+
+
+def test_both_languages_show_the_same_commands():
+    blocks = [re.findall(r"^```\w*\n(.*?)^```", read(language), re.M | re.S) for language in PAGES]
+    english, chinese = ([re.sub(r"\s+#.*", "", block) for block in part] for part in blocks)
+    assert english == chinese
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "configs").glob("*.toml")), ids=lambda path: path.stem)
+def test_the_configurations_that_come_along_are_valid(path):
+    load(path)
