@@ -38,12 +38,18 @@ def write_atomically(path: str | os.PathLike[str], text: str) -> None:
         temporary.chmod(_usual_mode(target))
         temporary.replace(target)
     except OSError as error:
-        why = _WHY.get(error.errno or 0, Text(error.strerror or str(error), error.strerror or str(error)))
-        raise IsothermError(_CANNOT.format(path=target, why=why)) from error
+        raise write_error(target, error) from error
     finally:
         if temporary is not None:
             with suppress(OSError):
                 temporary.unlink(missing_ok=True)
+
+
+def write_error(path: object, why: OSError | Text) -> IsothermError:
+    """«cannot write PATH: why», for a reason of the system's or one's own."""
+    if isinstance(why, OSError):
+        why = _WHY.get(why.errno or 0, Text(why.strerror or str(why), why.strerror or str(why)))
+    return IsothermError(_CANNOT.format(path=path, why=why))
 
 
 def _usual_mode(target: Path) -> int:

@@ -5,17 +5,12 @@ text, never from markup. A content security policy lets only that script and sty
 """
 
 import json
-from base64 import b64encode
-from functools import cache
-from hashlib import sha256
-from html import escape
-from importlib.resources import files
 from os import PathLike
 from typing import Any
 
 from isotherm.language import Language, current
 from isotherm.record import CheckRecord
-from isotherm.report import glyphs, words
+from isotherm.report import glyphs, shell, words
 from isotherm.report.digits import printable
 from isotherm.report.files import write_atomically
 from isotherm.report.page_words import PAGE
@@ -34,26 +29,24 @@ _SCRIPTS = (
     "main.js",
 )
 _STYLES = ("page.css", "parts.css", "print.css")
-_MARK = "\x00"
 _ESCAPES = {ord(letter): f"\\u{ord(letter):04x}" for letter in "<>&\u2028\u2029"}
 
 
 def to_html(record: CheckRecord, language: Language | None = None) -> str:
     """The page as text; it opens in `language` and can be switched to the other."""
-    style, script = _assets()
-    policy = (
-        f"default-src 'none'; script-src {_hash(script)}; style-src {_hash(style)}; "
-        "img-src data: blob:; base-uri 'none'; form-action 'none'"
-    )
     opening = language or current()
     title = f"{printable(record.model.name, 80)} · isotherm"
     fixed = _vocabulary() | {"language": opening}
-    shell = _fill(
-        {"style": style, "script": script, "title": escape(title), "policy": escape(policy), "language": opening}
+    empty = shell.fill(
+        "page/page.html",
+        style="\n".join(shell.asset(f"page/{name}") for name in _STYLES),
+        script=shell.script([shell.asset(f"page/{name}") for name in _SCRIPTS]),
+        title=title,
+        language=opening,
     )
-    room = LIMIT - len(shell.encode()) - size_of(fixed) - 4000
+    room = LIMIT - len(empty.encode()) - size_of(fixed) - 4000
     for _ in range(12):
-        page = shell.replace(_MARK, _embedded(fixed | payload(record, room)))
+        page = empty.replace(shell.MARK, _embedded(fixed | payload(record, room)))
         if len(page.encode()) <= LIMIT:
             break
         room = room * 3 // 4
@@ -65,31 +58,9 @@ def write_html(record: CheckRecord, path: str | PathLike[str], language: Languag
     write_atomically(path, to_html(record, language))
 
 
-@cache
-def _asset(name: str) -> str:
-    return files(__package__).joinpath("page", name).read_text(encoding="utf-8")
-
-
-def _assets() -> tuple[str, str]:
-    style = "\n".join(_asset(name) for name in _STYLES)
-    scripts = "\n".join(_asset(name) for name in _SCRIPTS)
-    return style, f'(() => {{\n"use strict";\n{scripts}\n}})();\n'
-
-
-def _fill(values: dict[str, str]) -> str:
-    """The template with its places filled, and a mark where the data goes; each piece is placed once, none is read again."""
-    pieces = _asset("page.html").split("%%")
-    filled = [values.get(piece, _MARK) if number % 2 else piece for number, piece in enumerate(pieces)]
-    return "".join(filled)
-
-
 def _embedded(data: dict[str, Any]) -> str:
     text = json.dumps(data, ensure_ascii=False, separators=(",", ":"), allow_nan=False).translate(_ESCAPES)
     return text.encode("utf-8", "replace").decode("utf-8")
-
-
-def _hash(text: str) -> str:
-    return f"'sha256-{b64encode(sha256(text.encode()).digest()).decode()}'"
 
 
 def _vocabulary() -> dict[str, Any]:

@@ -1,0 +1,107 @@
+"""Ranges, ticks and places along an axis: worked out here once, drawn by every view."""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from itertools import pairwise
+from math import ceil, floor, isfinite, log10
+
+from isotherm.record import Figure, Line
+from isotherm.report import digits
+
+_SUPERSCRIPT = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
+FEW = 9
+"""Up to this many different x are marked one by one; more get round numbers."""
+
+
+@dataclass(frozen=True)
+class Axis:
+    """From `low` to `high`, evenly or by powers; `ticks` are the values marked."""
+
+    low: float
+    high: float
+    log: bool
+    ticks: tuple[float, ...]
+
+    def place(self, value: float | None) -> float | None:
+        """Where a value stands, 0 at the low end and 1 at the high one; None where it has no place."""
+        if value is None or not isfinite(value) or (self.log and value <= 0):
+            return None
+        if self.log:
+            return (log10(value) - log10(self.low)) / (log10(self.high) - log10(self.low))
+        return (value - self.low) / (self.high - self.low)
+
+    def label(self, tick: float) -> str:
+        """A tick as written: far powers of ten as such, others with as many places as set them apart."""
+        if self.log and tick > 0 and not 1e-2 <= tick < 1e4 and log10(tick) == round(log10(tick)):
+            return f"10{str(round(log10(tick))).translate(_SUPERSCRIPT)}"
+        reach = max((abs(other) for other in self.ticks), default=0.0)
+        if tick == int(tick) and abs(tick) < 1e6 and (self.log or reach == 0):
+            return f"{int(tick)}".replace("-", "−")
+        if self.log or len(self.ticks) < 2 or not 1e-2 <= reach < 1e6:
+            if 1e-3 <= abs(tick) < 1e6:
+                return f"{tick:.3g}".replace("-", "−")
+            needed = (n for n in range(3, 12) if len({digits.number(it, n) for it in self.ticks}) == len(self.ticks))
+            return digits.number(tick, next(needed, 3))
+        step = min(after - before for before, after in pairwise(self.ticks))
+        places = next((count for count in range(7) if abs(round(step, count) - step) < 1e-6 * step), 7)
+        return f"{tick:.{places}f}".replace("-", "−")
+
+
+def axes(figure: Figure) -> tuple[Axis, Axis]:
+    """Both axes of a figure, wide enough for every curve and band."""
+    xs = sorted({x for line in figure.lines for x in line.x if _fits(x, figure.x_log)})
+    ys = [y for line in figure.lines for y in _values(line) if y is not None and _fits(y, figure.y_log)]
+    few = tuple(xs) if len(xs) <= FEW and (figure.bars or figure.x_log) else None
+    across = make(xs, figure.x_log, few)
+    upward = make([*ys, 0.0] if figure.bars and not figure.y_log else ys, figure.y_log, room=True)
+    return across, upward
+
+
+def make(values: Iterable[float], log: bool, ticks: tuple[float, ...] | None = None, room: bool = False) -> Axis:
+    """An axis over these values; `room` leaves a little beyond them and starts a linear one at 0 where that is near."""
+    known = list(values)
+    low, high = (min(known), max(known)) if known else (1.0, 10.0)
+    if log:
+        if high / low < 1.5:
+            low, high = low / 2, high * 2
+        elif room:
+            spare = (high / low) ** 0.04
+            low, high = low / spare, high * spare
+        return Axis(low, high, True, ticks or _powers(low, high))
+    if high == low:
+        low, high = low - (abs(low) or 1) / 2, high + (abs(high) or 1) / 2
+    elif room:
+        spare = 0.04 * (high - low)
+        low = min(low, 0.0) if 0 <= low < 0.35 * high else low - spare if low else 0.0
+        high = max(high, 0.0) if -0.35 * low > -high >= 0 else high + spare if high else 0.0
+    return Axis(low, high, False, ticks or _round_numbers(low, high))
+
+
+def _values(line: Line) -> Iterator[float | None]:
+    yield from line.y
+    yield from line.low or ()
+    yield from line.high or ()
+
+
+def _fits(value: float, log: bool) -> bool:
+    return isfinite(value) and (not log or value > 0)
+
+
+def _round_numbers(low: float, high: float, most: int = 6) -> tuple[float, ...]:
+    rough = (high - low) / most
+    power = 10 ** floor(log10(rough))
+    step = power * next((size for size in (1, 2, 2.5, 5) if size * power >= rough), 10)
+    first = ceil(low / step - 1e-9)
+    count = floor(high / step + 1e-9) - first + 1
+    return tuple(float(f"{(first + i) * step:.12g}") for i in range(count))
+
+
+def _powers(low: float, high: float, most: int = 6) -> tuple[float, ...]:
+    """Powers of ten, every so many; within a decade or two, their halves and fifths as well."""
+    first, last = ceil(log10(low) - 1e-9), floor(log10(high) + 1e-9)
+    if last - first < 2:
+        sizes = (1, 2, 5) if last - first >= 0 and high / low > 8 else (1, 1.5, 2, 3, 5, 7)
+        between = (float(f"{size * 10.0**power:.3g}") for power in range(first - 1, last + 1) for size in sizes)
+        return tuple(tick for tick in between if low <= tick <= high)
+    step = ceil((last - first + 1) / most)
+    return tuple(10.0**power for power in range(first, last + 1, step))

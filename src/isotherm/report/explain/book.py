@@ -1,0 +1,67 @@
+"""All claims of a run in their chapters, and what follows from them together."""
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from isotherm.language import Text
+from isotherm.record import Erratum, Figure, Heatmap, Measured, Timed, Verdict
+
+SCHEMA = "isotherm.explain/1"
+
+
+@dataclass(frozen=True)
+class Chapter:
+    """A few claims about one thing."""
+
+    id: str
+    title: Text
+    lead: Text
+    claims: tuple[Timed, ...]
+
+
+@dataclass(frozen=True)
+class Missing:
+    """A claim without a record: its experiment failed, or a package it needs is not installed."""
+
+    id: str
+    why: Text
+
+
+@dataclass(frozen=True)
+class Book:
+    """One run of the lab."""
+
+    schema: str
+    scale: str
+    device: str
+    chapters: tuple[Chapter, ...]
+    failed: tuple[Missing, ...] = ()
+    skipped: tuple[Missing, ...] = ()
+
+    def claims(self) -> Iterator[Timed]:
+        """Every claim, in order."""
+        for chapter in self.chapters:
+            yield from chapter.claims
+
+    def changed(self) -> tuple[Timed, ...]:
+        """Claims whose verdict is not the one on record."""
+        return tuple(timed for timed in self.claims() if timed.record.verdict != timed.expected)
+
+    def errata(self) -> tuple[tuple[Timed, Erratum], ...]:
+        """What documents get wrong, with the claim that shows it."""
+        return tuple((timed, erratum) for timed in self.claims() for erratum in timed.record.errata)
+
+    def verdicts(self) -> Counter[Verdict]:
+        """How many of each."""
+        return Counter(timed.record.verdict for timed in self.claims())
+
+
+def drawings(timed: Timed) -> tuple[Figure | Heatmap, ...]:
+    """Every picture of a claim, the main one first."""
+    return *timed.record.heatmaps, *timed.record.figures, *timed.timing_figures
+
+
+def numbers(timed: Timed) -> tuple[Measured, ...]:
+    """Every number of a claim, wall-clock times last."""
+    return *timed.record.measured, *timed.timings

@@ -1,0 +1,175 @@
+"""One claim on the page: what was asked, why it should be so, what was measured, and what came of it."""
+
+from collections.abc import Iterator
+from string import ascii_lowercase
+
+from isotherm.language import Text
+from isotherm.record import Figure, Heatmap, Measured, Timed
+from isotherm.report.explain import curves, heat, mathml, svg, words
+from isotherm.report.explain.book import drawings
+from isotherm.report.explain.markup import Html, both, join, tag
+from isotherm.report.explain.series import is_paired, series
+
+FEW = 12
+"""Numbers shown at once; the rest unfold."""
+
+
+def article(timed: Timed, number: str) -> Html:
+    """The whole claim."""
+    record = timed.record
+    tables = [_numbers(timed, record.measured)]
+    if timed.timings:
+        tables += [both(words.TIMES, "p", class_="quiet"), _numbers(timed, timed.timings)]
+    several = len(drawings(timed)) > 1
+    labels = iter([f"{number}{letter if several else ''}" for letter in ascii_lowercase])
+    return tag(
+        "article",
+        _head(timed),
+        both(record.question, "p", class_="asked"),
+        _statement(timed),
+        _answer(timed),
+        *(_picture(heatmap, next(labels)) for heatmap in record.heatmaps[:1]),
+        *_smaller(record.heatmaps[1:], labels),
+        _beside(timed, labels),
+        *tables,
+        id=record.id,
+        class_=f"claim {record.verdict}",
+    )
+
+
+def _head(timed: Timed) -> Html:
+    verdict = timed.record.verdict
+    sign = tag("span", words.GLYPHS[verdict], aria_hidden="true")
+    badge = tag("span", sign, tag("span", both(words.VERDICTS[verdict])), class_="verdict-badge")
+    changed = None
+    if verdict != timed.expected:
+        changed = both(words.CHANGED.format(verdict=words.VERDICTS[timed.expected]), class_="changed")
+    return tag("div", tag("h3", both(timed.record.title)), badge, changed, class_="claim-head")
+
+
+def _statement(timed: Timed) -> Html:
+    record = timed.record
+    title = words.STATEMENT if record.sources else words.STATEMENT_OWN
+    source = both(words.sources(record.sources), "p", class_="from")
+    return tag(
+        "div", tag("h4", both(title)), tag("blockquote", both(record.statement, "p")), source, class_="statement"
+    )
+
+
+def _answer(timed: Timed) -> Html:
+    record = timed.record
+    condition = None
+    if record.condition is not None:
+        condition = tag("p", tag("b", both(words.CONDITION)), " · ", both(record.condition), class_="if")
+    return tag("div", tag("h4", both(words.ANSWER)), tag("p", both(record.sentence)), condition, class_="answer")
+
+
+def _beside(timed: Timed, labels: Iterator[str]) -> Html:
+    """Theory on one side, evidence on the other; with much evidence and little theory, the pictures side by side."""
+    record = timed.record
+    theory = [tag("h4", both(words.HYPOTHESIS)), tag("p", both(record.hypothesis))]
+    if record.steps:
+        steps = [
+            tag("li", both(step.sentence, "p"), _formula(step.math) if step.math else None) for step in record.steps
+        ]
+        theory += [tag("h4", both(words.DERIVATION)), tag("ol", *steps, class_="steps")]
+    figures = [_figure(figure, next(labels)) for figure in (*record.figures, *timed.timing_figures)]
+    if not figures:
+        return tag("div", tag("div", *theory, class_="theory"), class_="two alone")
+    side, below = figures[:2] if record.steps else figures[:1], figures[2:] if record.steps else figures[1:]
+    first = tag("div", tag("div", *theory, class_="theory"), tag("div", *side, class_="shown"), class_="two")
+    return join(first, tag("div", *below, class_="two drawn")) if below else first
+
+
+def _formula(math: str) -> Html:
+    return tag("div", Html(mathml.to_html(math)), class_="formula")
+
+
+def _figure(figure: Figure, number: str) -> Html:
+    key = [(svg.swatch(look, figure.bars), look.name) for look in series(figure) if look.name is not None]
+    if is_paired(figure):
+        key.append((svg.paired_sign(), words.PREDICTED))
+    items = [
+        tag("li", tag("svg", sign, viewBox="0 0 28 14", aria_hidden="true"), tag("span", both(name)))
+        for sign, name in key
+    ]
+    caption = tag(
+        "figcaption", tag("b", both(words.FIGURE.format(n=number))), both(figure.caption), id=f"{figure.id}-caption"
+    )
+    return tag("figure", curves.draw(figure), tag("ul", *items, class_="key-list"), caption, id=f"figure-{figure.id}")
+
+
+def _sign(drawing: Html) -> Html:
+    return tag("svg", drawing, viewBox="0 0 28 14", aria_hidden="true")
+
+
+def _smaller(heatmaps: tuple[Heatmap, ...], labels: Iterator[str]) -> list[Html]:
+    """Further heat maps, two by two."""
+    pictures = [_picture(heatmap, next(labels), heat.NARROW) for heatmap in heatmaps]
+    return [tag("div", *pictures, class_="two drawn")] if pictures else []
+
+
+def _picture(heatmap: Heatmap, number: str, width: int = heat.WIDTH) -> Html:
+    """A heat map: the first of a claim takes the whole width."""
+    key = None
+    if heatmap.boundary is not None:
+        key = tag("ul", tag("li", _sign(heat.sign()), tag("span", both(heatmap.boundary.name))), class_="key-list")
+    name = f"{heatmap.id}-caption"
+    caption = tag("figcaption", tag("b", both(words.FIGURE.format(n=number))), both(heatmap.caption), id=name)
+    drawing = tag(
+        "div", heat.draw(heatmap, width=width), class_="scroll", tabindex="0", role="region", aria_labelledby=name
+    )
+    kind = "picture" if width == heat.WIDTH else "picture small"
+    return tag("figure", drawing, key, caption, class_=kind, id=f"figure-{heatmap.id}")
+
+
+def _numbers(timed: Timed, measured: tuple[Measured, ...]) -> Html | None:
+    """Measured beside predicted beside the document's; columns without a number are left out."""
+    if not measured:
+        return None
+    columns = {
+        "interval": any(it.low is not None for it in measured),
+        "predicted": any(it.predicted is not None for it in measured),
+        "document": any(it.document is not None for it in measured),
+        "holds": any(it.holds is not None for it in measured),
+    }
+    rows = [_row(it, columns) for it in measured]
+    label = words.TABLE_LABEL.format(title=timed.record.title)
+    first = _table(rows[:FEW], columns, label)
+    if len(rows) <= FEW:
+        return tag("div", first, class_="numbers")
+    more = tag("summary", both(words.MORE_NUMBERS.format(n=len(rows) - FEW)))
+    return tag("div", first, tag("details", more, _table(rows[FEW:], columns, label)), class_="numbers")
+
+
+def _table(rows: list[Html], columns: dict[str, bool], label: Text) -> Html:
+    names = {"interval": words.INTERVAL, "predicted": words.PREDICTED, "document": words.IN_DOCUMENT}
+    heads = [tag("th", both(words.MEASURED), scope="col", class_="number")]
+    heads += [tag("th", both(name), scope="col", class_="number") for key, name in names.items() if columns[key]]
+    if columns["holds"]:
+        heads.append(tag("th", both(words.HOLDS), scope="col", class_="held"))
+    head = tag("thead", tag("tr", tag("th", both(words.QUANTITY), scope="col"), *heads))
+    caption = tag("caption", both(label), class_="unseen")
+    return tag("div", tag("table", caption, head, tag("tbody", *rows)), class_="scroll", tabindex="0")
+
+
+def _row(it: Measured, columns: dict[str, bool]) -> Html:
+    cells = [tag("td", words.number(it.value), class_="number ours", title=repr(it.value))]
+    if columns["interval"]:
+        cells.append(tag("td", words.interval(it), class_="number"))
+    cells += [
+        tag("td", words.number(value), class_="number", title=None if value is None else repr(value))
+        for key, value in (("predicted", it.predicted), ("document", it.document))
+        if columns[key]
+    ]
+    if columns["holds"]:
+        cells.append(tag("td", _held(it.holds), class_="held"))
+    return tag("tr", tag("th", both(it.name), scope="row"), *cells)
+
+
+def _held(holds: bool | None) -> Html | None:
+    if holds is None:
+        return None
+    word = both(words.YES if holds else words.NO, class_="unseen")
+    sign = tag("span", words.GLYPHS["confirmed" if holds else "refuted"], aria_hidden="true")
+    return tag("span", sign, word, class_="holds-yes" if holds else "holds-no")

@@ -1,0 +1,87 @@
+"""The last chapters of the page: what the documents get wrong, how it was measured, and how to measure it again."""
+
+from isotherm.language import Text
+from isotherm.report.explain import words
+from isotherm.report.explain.book import Book
+from isotherm.report.explain.markup import Html, both, join, tag
+
+
+def errata(book: Book) -> Html:
+    """Every erratum: the statement, the corrected one, and the claim that shows it."""
+    found = []
+    for timed, erratum in book.errata():
+        name = words.DOCUMENT.format(name=erratum.document) if erratum.document in words.DOCUMENTS else None
+        where = tag("p", both(name or Text(erratum.document, erratum.document)), class_="where")
+        shown = tag("a", both(timed.record.title), href=f"#{timed.record.id}")
+        wrong = tag("div", tag("h4", both(words.WRONG)), tag("p", both(erratum.wrong)), class_="wrong")
+        right = tag("div", tag("h4", both(words.RIGHT)), tag("p", both(erratum.right)), class_="right")
+        found.append(tag("div", tag("div", where, shown), wrong, right, class_="erratum"))
+    lead = both(words.ERRATA_LEAD if found else words.NO_ERRATA, "p", class_="lead")
+    return tag("section", tag("h2", both(words.ERRATA)), lead, *found, id="errata")
+
+
+def method(book: Book) -> Html:
+    """How it was done, on what, and everything needed to do it again."""
+    points = [tag("li", both(point)) for point in words.METHOD_POINTS]
+    documents = join(*(join(tag("dt", name), tag("dd", both(text))) for name, text in words.DOCUMENTS.items()))
+    return tag(
+        "section",
+        tag("h2", both(words.METHOD)),
+        tag("ul", *points, class_="method"),
+        _facts(book),
+        tag("h3", both(words.DOCUMENTS_TITLE)),
+        tag("dl", documents, class_="documents"),
+        tag("h3", both(words.RUN)),
+        _runs(book),
+        _without(book),
+        id="method",
+    )
+
+
+def _facts(book: Book) -> Html:
+    claims = list(book.claims())
+    versions = {name: version for timed in claims for name, version in timed.versions.items()}
+    command = "isotherm explain --fresh --out DIR" + (" --scale full" if book.scale == "full" else "")
+    facts = [
+        (words.SCALE, both(words.SCALES.get(book.scale, Text(book.scale, book.scale)))),
+        (words.DEVICE, tag("span", book.device, translate="no")),
+        (words.VERSIONS, tag("span", ", ".join(f"{name} {it}" for name, it in versions.items()), translate="no")),
+        (words.AGAIN, tag("code", command, translate="no")),
+    ]
+    if claims:
+        last = max(timed.created for timed in claims).replace("T", " ")[:16]
+        facts.insert(3, (words.CREATED, tag("span", f"{last} UTC", translate="no")))
+    return tag("dl", *(tag("div", tag("dt", both(name)), tag("dd", value)) for name, value in facts), class_="facts")
+
+
+def _runs(book: Book) -> Html:
+    names = (words.CLAIM, words.PARAMETERS, words.SEED, words.CODE, words.SECONDS)
+    head = tag("tr", *(tag("th", both(name), scope="col") for name in names))
+    rows = []
+    for timed in book.claims():
+        record = timed.record
+        given = ", ".join(f"{name} = {value}" for name, value in record.parameters.items())
+        rows.append(
+            tag(
+                "tr",
+                tag("th", tag("a", both(record.title), href=f"#{record.id}"), scope="row"),
+                tag("td", tag("code", given, translate="no")),
+                tag("td", record.seed),
+                tag("td", tag("code", timed.code, translate="no")),
+                tag("td", f"{timed.seconds:.1f}"),
+            )
+        )
+    table = tag("table", tag("caption", both(words.RUN), class_="unseen"), tag("thead", head), tag("tbody", *rows))
+    return tag("div", table, class_="scroll runs", tabindex="0")
+
+
+def _without(book: Book) -> Html | None:
+    """Claims that failed or could not be run: nothing is passed over in silence."""
+    if not book.failed and not book.skipped:
+        return None
+    lines = [
+        tag("li", tag("code", missing.id, translate="no"), " · ", both(state), " · ", both(missing.why))
+        for state, group in ((words.FAILED, book.failed), (words.NOT_RUN, book.skipped))
+        for missing in group
+    ]
+    return join(tag("h3", both(words.NO_RECORD)), tag("ul", *lines, class_="method"))

@@ -1,0 +1,145 @@
+"""The lab in a terminal: each claim with its picture, numbers and verdict, then all of them in a table.
+
+Made for 80 columns, both languages, colour or none: every verdict has a sign and a word beside its colour.
+"""
+
+from rich import box
+from rich.console import Console
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text as Styled
+
+from isotherm.language import Language, Text
+from isotherm.record import Measured, Timed, Verdict
+from isotherm.report.digits import NOTHING, printable
+from isotherm.report.explain import mathml, plot, words
+from isotherm.report.explain.book import Book, drawings, numbers
+
+WIDEST = 96
+FEW = 8
+_MORE = Text("… and {n} more numbers: --json or --out has all", "…… 另有 {n} 个数：见 --json 或 --out")
+_SUMMARY = Text("Summary", "总览")
+_TOTAL = Text("{counts} · {errata}", "{counts} · {errata}")
+
+
+def show(book: Book, console: Console, language: Language, *, derive: bool = False) -> None:
+    """Print a run; `derive` adds each claim's derivation."""
+    for chapter in book.chapters:
+        if chapter.claims:
+            console.print()
+            console.rule(Styled(f" {chapter.title.to(language)} ", style="bold"), align="left", style="dim")
+        for timed in chapter.claims:
+            _claim(timed, console, language, derive)
+    summary(book, console, language)
+
+
+def badge(verdict: Verdict, language: Language) -> Styled:
+    """✔ confirmed."""
+    return Styled(
+        f"{words.GLYPHS[verdict]} {words.VERDICTS[verdict].to(language)}", style=f"bold {words.STYLES[verdict]}"
+    )
+
+
+def _claim(timed: Timed, console: Console, language: Language, derive: bool) -> None:
+    record = timed.record
+    width = min(console.width, WIDEST)
+    console.print()
+    console.print(Styled.assemble((printable(record.title.to(language)), "bold"), (f"  {record.id}", "dim")))
+    source = words.sources(record.sources).to(language)
+    _paragraph(console, Styled.assemble(_plain(record.statement, language), (f"  ({printable(source)})", "dim")))
+    _paragraph(console, _labelled(words.HYPOTHESIS, record.hypothesis, language, "dim"))
+    if derive:
+        for number, step in enumerate(record.steps, 1):
+            _paragraph(console, Styled(f"{number}. {_plain(step.sentence, language)}"))
+            if step.math:
+                _paragraph(console, Styled(printable(mathml.to_text(step.math), 400), style="italic"), by=5)
+    pictures = drawings(timed)
+    if pictures:
+        console.print()
+        for line in plot.draw(pictures[0], language, width - 4):
+            console.print(Padding(line, (0, 0, 0, 2), expand=False), no_wrap=True, crop=True)
+    if measured := numbers(timed):
+        console.print()
+        console.print(Padding(_numbers(measured, language), (0, 0, 0, 2), expand=False))
+        if len(measured) > FEW:
+            _paragraph(console, Styled(_MORE.format(n=len(measured) - FEW).to(language), style="dim"))
+    console.print()
+    verdict = badge(record.verdict, language)
+    if record.verdict != timed.expected:
+        told = words.CHANGED.format(verdict=words.VERDICTS[timed.expected]).to(language)
+        verdict.append(f"  ({told})", style="bold red")
+    _paragraph(console, Styled.assemble(verdict, "  ", _plain(record.sentence, language)))
+    if record.condition is not None:
+        _paragraph(console, _labelled(words.CONDITION, record.condition, language, "yellow"))
+    for erratum in record.errata:
+        wrong, right = _plain(erratum.wrong, language), _plain(erratum.right, language)
+        document = words.DOCUMENT.format(name=printable(erratum.document, 40)).to(language)
+        line = Styled.assemble(
+            (f"{words.ERRATA.to(language)}, {document}: ", "dim"), (wrong, "dim"), (f" → {right}", "")
+        )
+        _paragraph(console, line)
+
+
+def _numbers(measured: tuple[Measured, ...], language: Language) -> Table:
+    """Our numbers, theory's and the document's; those that the claim stands on first."""
+    ordered = sorted(measured, key=lambda it: (it.document is None, it.holds is None, it.predicted is None))[:FEW]
+    columns = {
+        words.INTERVAL: any(it.low is not None for it in ordered),
+        words.PREDICTED: any(it.predicted is not None for it in ordered),
+        words.IN_DOCUMENT: any(it.document is not None for it in ordered),
+    }
+    table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False)
+    table.add_column(words.QUANTITY.to(language), header_style="dim", overflow="fold")
+    table.add_column(words.MEASURED.to(language), justify="right", header_style="dim", no_wrap=True)
+    for name, shown in columns.items():
+        if shown:
+            table.add_column(name.to(language), justify="right", header_style="dim", no_wrap=True)
+    table.add_column("", no_wrap=True)
+    for it in [number for number in measured if number in ordered]:
+        cells = [words.interval(it), words.number(it.predicted), words.number(it.document)]
+        kept = [cell for cell, shown in zip(cells, columns.values(), strict=True) if shown]
+        table.add_row(
+            Styled(_plain(it.name, language)), Styled(words.number(it.value), style="bold"), *kept, _held(it.holds)
+        )
+    return table
+
+
+def _held(holds: bool | None) -> Styled:
+    if holds is None:
+        return Styled("")
+    return Styled("✔", style="green") if holds else Styled("✖", style="red")
+
+
+def summary(book: Book, console: Console, language: Language) -> None:
+    """Every verdict in a table, claims without one, and the number of errata."""
+    console.print()
+    console.rule(Styled(f" {_SUMMARY.to(language)} ", style="bold"), align="left", style="dim")
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False, padding=(0, 2, 0, 0))
+    for name in (words.CLAIM, words.VERDICT, words.SECONDS):
+        table.add_column(name.to(language), header_style="dim", justify="right" if name is words.SECONDS else "left")
+    for timed in book.claims():
+        verdict = badge(timed.record.verdict, language)
+        if timed.record.verdict != timed.expected:
+            verdict.append(f" ← {words.VERDICTS[timed.expected].to(language)}", style="bold red")
+        table.add_row(Styled(_plain(timed.record.title, language)), verdict, f"{timed.seconds:.1f}")
+    for state, group, style in ((words.FAILED, book.failed, "bold red"), (words.NOT_RUN, book.skipped, "yellow")):
+        for missing in group:
+            table.add_row(Styled(missing.id), Styled(f"? {state.to(language)}", style=style), NOTHING)
+    console.print(table)
+    counts = "  ".join(f"{words.GLYPHS[it]} {n} {words.VERDICTS[it].to(language)}" for it, n in book.verdicts().items())
+    errata = words.ERRATA_COUNT.format(n=len(book.errata())).to(language)
+    console.print(Styled(f"{counts}  ·  {errata}", style="bold"))
+
+
+def _labelled(label: Text, text: Text, language: Language, style: str) -> Styled:
+    colon = "：" if language == "zh" else ": "
+    return Styled.assemble((f"{label.to(language)}{colon}", style), _plain(text, language))
+
+
+def _plain(text: Text, language: Language) -> str:
+    return printable(text.to(language), 1200)
+
+
+def _paragraph(console: Console, line: Styled, by: int = 2) -> None:
+    width = min(console.width, WIDEST)
+    console.print(Padding(line, (0, 0, 0, by), expand=False), width=width)

@@ -1,0 +1,157 @@
+"""The words around the claims, in both languages; the claims bring their own."""
+
+from typing import Final
+
+from isotherm.language import Text
+from isotherm.record import Measured, Verdict
+from isotherm.report import digits
+
+VERDICTS: Final[dict[Verdict, Text]] = {
+    "confirmed": Text("confirmed", "成立"),
+    "conditional": Text("conditional", "有条件成立"),
+    "refuted": Text("refuted", "不成立"),
+}
+GLYPHS: Final[dict[Verdict, str]] = {"confirmed": "✔", "conditional": "◐", "refuted": "✖"}
+STYLES: Final[dict[Verdict, str]] = {"confirmed": "green", "conditional": "yellow", "refuted": "red"}
+DOCUMENTS: Final[dict[str, Text]] = {
+    "000": Text(
+        "An answer on Zhihu: why is attention in the Transformer scaled? (zhihu.com/question/339723385)",
+        "知乎回答：Transformer 中的 attention 为什么要 scaled？（zhihu.com/question/339723385）",
+    ),
+    "001": Text(
+        "Lecture notes, section 1.8: what normalisation does in the formula of self-attention, and why it is scaled",
+        "课程讲义 1.8 节：self-attention 公式中的归一化有什么作用，为什么要添加 scaled",
+    ),
+    "002": Text(
+        "Questions and answers: why self-attention divides by the square root of d",
+        "问答笔记：为什么在算自注意力的时候要除以根号 d",
+    ),
+    "003": Text(
+        "Notes on the Transformer: encoder and decoder, BERT, common questions",
+        "Transformer 笔记：编码器与解码器、BERT、常见问题",
+    ),
+    "004": Text(
+        "A blog post on what the scale of attention is for, against a textbook that says exploding gradients",
+        "博文：Attention 的 scale 有何作用，针对一本称其防止梯度爆炸的教材",
+    ),
+}
+PAGE_TITLE: Final = Text("Why divide by √d? · isotherm", "为什么要除以 √d？· isotherm")
+EYEBROW: Final = Text("Isotherm · the lab", "Isotherm · 实验室")
+TITLE: Final = Text("Why does attention divide by √d_k?", "注意力为什么要除以 √d_k？")
+LEAD: Final = Text(
+    "Five documents answer this question. Here each of their statements is put to an experiment that could have refuted it:"
+    " the inequality was written down first, then measured. Some hold, some hold only under a condition, some are wrong.",
+    "五份文档回答了这个问题。这里把其中每一条说法都交给一个可能推翻它的实验：先写下不等式，再去测量。"
+    "有些成立，有些只在一定条件下成立，有些是错的。",
+)
+TALLY: Final = Text("{n} of {total} claims {verdict}", "{total} 条论断中 {n} 条{verdict}")
+CONTENTS: Final = Text("What was asked, and what came of it", "问了什么，结果如何")
+QUESTION: Final = Text("Question", "问题")
+STATEMENT: Final = Text("The documents say", "文档的说法")
+STATEMENT_OWN: Final = Text("The statement", "命题")
+HYPOTHESIS: Final = Text("Put to the test", "检验的不等式")
+DERIVATION: Final = Text("Why it should be so", "推导")
+ANSWER: Final = Text("What came of it", "结果")
+CONDITION: Final = Text("Condition", "条件")
+DOCUMENT: Final = Text("document {name}", "文档 {name}")
+DOCUMENTS_NAMED: Final = Text("documents {name}", "文档 {name}")
+FROM: Final = Text("from {names}", "出自{names}")
+BEYOND: Final = Text("beyond the documents", "文档之外")
+NUMBERS: Final = Text("The numbers", "数据")
+QUANTITY: Final = Text("quantity", "量")
+MEASURED: Final = Text("measured", "实测")
+INTERVAL: Final = Text("95 % interval", "95 % 区间")
+PREDICTED: Final = Text("predicted", "理论预测")
+IN_DOCUMENT: Final = Text("document", "文档")
+HOLDS: Final = Text("holds", "成立")
+YES: Final = Text("yes", "是")
+NO: Final = Text("no", "否")
+MORE_NUMBERS: Final = Text("{n} more numbers", "另外 {n} 个数")
+TIMES: Final = Text(
+    "Wall-clock times are of this run and machine; no seed fixes them.",
+    "用时属于这次运行和这台机器，种子无法固定它们。",
+)
+CHANGED: Final = Text("on record: {verdict}", "记录在案的结论：{verdict}")
+ERRATA: Final = Text("Errata", "勘误")
+ERRATA_LEAD: Final = Text(
+    "What the documents get wrong, as measured here, and how it should read. They got us asking; this is said in thanks.",
+    "以下是实测表明文档有误之处，以及应有的表述。正是这些文档引出了问题，谨以此致谢。",
+)
+NO_ERRATA: Final = Text("None among the claims that were run.", "所运行的论断中没有。")
+WRONG: Final = Text("It says", "原文")
+RIGHT: Final = Text("It should read", "应为")
+SHOWN_BY: Final = Text("shown by", "见")
+METHOD: Final = Text("Method, and how to get this again", "方法与复现")
+METHOD_POINTS: Final = (
+    Text(
+        "Every claim states its inequality before it measures, and its verdict follows from the numbers: confirmed as"
+        " written, conditional where it holds only under the condition given, refuted where it does not.",
+        "每条论断先写明不等式再测量，结论由数据得出：按原文成立、仅在所述条件下成立，或不成立。",
+    ),
+    Text(
+        "Intervals are 95 % over independent seeds. Predictions come from closed forms or from integrals over Gaussian"
+        " logits, never from a fit to the measurement they stand beside.",
+        "区间为对独立种子的 95 % 区间。预测来自闭式解或对高斯 logits 的积分，从不由旁边的测量拟合而来。",
+    ),
+    Text(
+        "One claim runs on one thread with random numbers of its own, so the same seed and code give the same record bit for"
+        " bit on the same machine, alone or beside others. Only times differ.",
+        "每条论断在单线程上运行，有自己的随机数，因此在同一台机器上，同样的种子与代码给出逐位相同的记录，"
+        "不论单独运行还是并行。只有用时会不同。",
+    ),
+    Text(
+        "Markers and solid lines are measured, dashed lines predicted, hollow markers and dotted lines a document's own"
+        " numbers; shaded bands are intervals.",
+        "带标记的实线为实测，虚线为理论预测，空心标记与点线为文档自己的数据；阴影带为区间。",
+    ),
+)
+DOCUMENTS_TITLE: Final = Text("The documents", "文档")
+RUN: Final = Text("This run", "本次运行")
+SCALE: Final = Text("size", "规模")
+SCALES: Final[dict[str, Text]] = {"quick": Text("quick", "快速"), "full": Text("full", "完整")}
+DEVICE: Final = Text("device", "设备")
+VERSIONS: Final = Text("versions", "版本")
+CREATED: Final = Text("measured on", "测量时间")
+AGAIN: Final = Text("again", "复现命令")
+CLAIM: Final = Text("claim", "论断")
+VERDICT: Final = Text("verdict", "结论")
+PARAMETERS: Final = Text("parameters", "参数")
+SEED: Final = Text("seed", "种子")
+CODE: Final = Text("code", "代码")
+SECONDS: Final = Text("seconds", "秒")
+LANGUAGE: Final = Text("Language", "语言")
+DARK: Final = Text("Dark", "深色")
+LIGHT: Final = Text("Light", "浅色")
+SKIP: Final = Text("Skip to the claims", "跳到论断")
+FOOTER: Final = Text(
+    "Made by isotherm explain. Everything is in this one file; it asks the network for nothing.",
+    "由 isotherm explain 生成。一切都在这个文件里，不访问网络。",
+)
+ERRATA_COUNT: Final = Text("{n} errata in the documents", "文档勘误 {n} 处")
+FAILED: Final = Text("failed", "失败")
+NOT_RUN: Final = Text("not run", "未运行")
+FIGURE: Final = Text("Figure {n}", "图 {n}")
+TABLE_LABEL: Final = Text("Numbers of «{title}»", "“{title}”的数据")
+NO_RECORD: Final = Text("Without a record", "没有记录的论断")
+
+
+def number(value: float | None) -> str:
+    """A number of a table, with four digits."""
+    return digits.number(value, 4)
+
+
+def interval(measured: Measured) -> str:
+    """«low … high», or a dash."""
+    if measured.low is None or measured.high is None:
+        return digits.NOTHING
+    return f"{number(measured.low)} … {number(measured.high)}"
+
+
+def sources(names: tuple[str, ...]) -> Text:
+    """«from documents 000, 002»; a source that is no document of the list is named as it is."""
+    if not names:
+        return BEYOND
+    ours = [name for name in names if name in DOCUMENTS]
+    told = [(DOCUMENT if len(ours) == 1 else DOCUMENTS_NAMED).format(name=", ".join(ours))] if ours else []
+    told += [Text(name, name) for name in names if name not in DOCUMENTS]
+    return FROM.format(names=Text("; ".join(it.en for it in told), "；".join(it.zh for it in told)))

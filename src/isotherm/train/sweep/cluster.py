@@ -1,0 +1,106 @@
+"""Groups trained on a Ray cluster. What a worker or a node had when it died is trained again elsewhere.
+
+Ray starts a lost task anew by itself (`max_retries`); a task it gives up on is handed in again. The numbers do not depend
+on where or how often a group ran: it is the same group, with the same threads.
+"""
+
+import logging
+import os
+import socket
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, redirect_stdout
+from typing import Any
+
+from isotherm.errors import InputError, IsothermError
+from isotherm.language import Text
+from isotherm.train.sweep.job import ATTEMPTS, Done, Group, Job, by_cost, gave_up, unwrap, work
+
+ANSWERS_WITHIN = 5.0
+"""Seconds a cluster has to answer."""
+SETTINGS = b"\x04"
+HELLO = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes(3) + SETTINGS + bytes(5)
+"""How an HTTP/2 client begins (RFC 9113, §3.4): the preface and an empty settings frame."""
+MISSING = Text(
+    "a Ray cluster needs ray: pip install 'isotherm[ray]'", "使用 Ray 集群需要 ray：pip install 'isotherm[ray]'"
+)
+SILENT = Text(
+    "no Ray cluster answers there (start one with: ray start --head)",
+    "该地址没有 Ray 集群应答（可用 ray start --head 启动）",
+)
+
+
+def run_on_ray(
+    groups: Sequence[Group], job: Job, *, address: str | None, gpus: float, workers: int | None, done: Done
+) -> None:
+    """Train every group on the cluster at `address` (None: RAY_ADDRESS, or the one on this machine).
+
+    A group takes one CPU and `gpus` of a GPU (a fraction lets several share it); `workers` limits how many run at once.
+    """
+    with _connected(address) as ray:
+        task = ray.remote(work).options(num_cpus=1, num_gpus=gpus, max_retries=ATTEMPTS)
+        shared = ray.put(job)
+        waiting = by_cost(groups)
+        running: dict[Any, Group] = {}
+        attempts = Counter[Group]()
+        try:
+            while waiting or running:
+                while waiting and (workers is None or len(running) < workers):
+                    group = waiting.pop(0)
+                    running[task.remote(group, shared)] = group
+                finished, _ = ray.wait(list(running), num_returns=1)
+                for reference in finished:
+                    group = running.pop(reference)
+                    try:
+                        answer = ray.get(reference)
+                    except ray.exceptions.RayTaskError as error:  # the training itself failed: it would fail again
+                        raise gave_up(group, error.cause or error) from error
+                    except ray.exceptions.RayError as error:
+                        attempts[group] += 1
+                        if attempts[group] > ATTEMPTS:
+                            raise gave_up(group, type(error).__name__) from error
+                        waiting.append(group)
+                        continue
+                    done(unwrap(answer))
+        finally:
+            for reference in running:
+                ray.cancel(reference, force=True)
+
+
+@contextmanager
+def _connected(address: str | None) -> Iterator[Any]:
+    """Ray, connected to a cluster that answers, and let go of again."""
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    try:
+        import ray
+    except ImportError:
+        raise IsothermError(MISSING) from None
+    where = address or os.environ.get("RAY_ADDRESS") or "auto"
+    if where != "auto":
+        _answers(where)
+    try:
+        ray.init(address=where, logging_level=logging.ERROR, log_to_driver=False, ignore_reinit_error=True)
+    except (ConnectionError, ValueError, RuntimeError) as error:
+        raise InputError(where, SILENT) from error
+    # Ray tells of dying nodes on standard output, some of it while shutting down; that place is for results.
+    with open(os.devnull, "w", encoding="utf-8") as nowhere, redirect_stdout(nowhere):
+        try:
+            yield ray
+        finally:
+            ray.shutdown()
+
+
+def _answers(address: str) -> None:
+    """Refuse an address where nothing speaks gRPC, as every Ray server does; Ray itself would try for two minutes.
+
+    An HTTP/2 server answers a client's first words with its settings, at once: a frame whose type, its fourth byte, is 4.
+    """
+    host, _, port = address.removeprefix("ray://").rpartition(":")
+    try:
+        with socket.create_connection((host, int(port)), ANSWERS_WITHIN) as connection:
+            connection.sendall(HELLO)
+            answer = connection.recv(9)
+    except (OSError, ValueError):
+        answer = b""
+    if answer[3:4] != SETTINGS:
+        raise InputError(address, SILENT)

@@ -1,0 +1,80 @@
+"""One group as work to be done elsewhere: what a process or a node needs, and what it gives back."""
+
+from collections.abc import Callable, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from isotherm.errors import IsothermError
+from isotherm.language import Text
+from isotherm.record.sweep import Outcome, Trial
+from isotherm.train.sweep.group import Tick, train_group
+from isotherm.train.sweep.source import Corpora
+
+ATTEMPTS = 3
+"""Times a group is started anew after the process or node that had it died."""
+Group = tuple[Trial, ...]
+Done = Callable[[Sequence[Outcome]], object]
+
+
+@dataclass(frozen=True)
+class Job:
+    """What all groups of a sweep have in common. On a CPU the number of threads is fixed, since it decides last bits."""
+
+    device: str = "cpu"
+    precision: str = "float32"
+    threads: int = 1
+    corpora: Corpora = field(default_factory=dict)
+
+
+def work(group: Group, job: Job, tick: Tick = lambda _steps: None) -> list[Outcome] | Text:
+    """Train a group. A mistake of the caller's comes back as its sentence, since exceptions travel badly."""
+    try:
+        with few_threads(job.threads):
+            return train_group(group, device=job.device, precision=job.precision, corpora=job.corpora, progress=tick)
+    except IsothermError as error:
+        return error.text
+    except torch.OutOfMemoryError:
+        return Text(
+            "{n} models of width {width} do not fit the device's memory together; try a smaller --together",
+            "{n} 个宽度为 {width} 的模型无法同时放入设备内存；请减小 --together",
+        ).format(n=len(group), width=group[0].width)
+
+
+def unwrap(answer: list[Outcome] | Text) -> list[Outcome]:
+    """The outcomes, or the mistake raised here."""
+    if isinstance(answer, Text):
+        raise IsothermError(answer)
+    return answer
+
+
+def gave_up(group: Group, why: object) -> IsothermError:
+    """The error for a group whose workers keep dying."""
+    text = Text(
+        "{n} trials of rule {rule} were lost {times} times with the process that trained them ({why})",
+        "规则 {rule} 的 {n} 次训练随所在进程丢失了 {times} 次（{why}）",
+    )
+    return IsothermError(text.format(n=len(group), rule=group[0].rule, times=ATTEMPTS + 1, why=why))
+
+
+def by_cost(groups: Sequence[Group]) -> list[Group]:
+    """The longest first, so that no worker is left with a long one at the end."""
+
+    def cost(group: Group) -> float:
+        trial = group[0]
+        return len(group) * trial.steps * trial.batch * trial.length * trial.layers * float(trial.width + trial.d) ** 2
+
+    return sorted(groups, key=cost, reverse=True)
+
+
+@contextmanager
+def few_threads(threads: int) -> Any:
+    """So many threads for PyTorch's operations, and as many as before afterwards."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)

@@ -1,0 +1,378 @@
+"""The lab in words and pictures: axes, drawings, formulas, the terminal, the folder. The page has a file of its own."""
+
+import io
+import json
+import re
+from dataclasses import replace
+from html import unescape
+from pathlib import Path
+from xml.etree import ElementTree as ET
+
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+from rich.console import Console
+
+from isotherm.errors import IsothermError
+from isotherm.language import Text
+from isotherm.record import Figure, Heatmap, Line, Timed, from_plain
+from isotherm.record import claim as claim_records
+from isotherm.report.explain import curves, folder, heat, mathml, page, plot, png, terminal
+from isotherm.report.explain.axes import axes, make
+from isotherm.report.explain.book import Book, Chapter, Missing, drawings
+from isotherm.report.explain.markup import both, html, tag, typeset
+from isotherm.report.explain.series import series
+from tests.report import claims
+
+CJK = re.compile(r"[\u4e00-\u9fff]")
+SVG = "{http://www.w3.org/2000/svg}"
+
+
+def shown(book, language="en", width=80, **options):
+    stream = io.StringIO()
+    terminal.show(book, Console(file=stream, width=width), language, **options)
+    return stream.getvalue()
+
+
+def figure(y, log=False, x=None):
+    x = x or tuple(float(i) for i in range(len(y)))
+    name = Text("x", "x")
+    return Figure("f", name, name, name, (Line(name, x, tuple(y)),), y_log=log)
+
+
+@given(st.floats(-1e9, 1e9), st.floats(1e-6, 1e9), st.booleans())
+def test_ticks_lie_on_the_axis_in_order_and_their_labels_differ(low, width, log):
+    assume(width > 1e-4 * abs(low))
+    axis = make([abs(low) + 1e-3, abs(low) + 1e-3 + width] if log else [low, low + width], log)
+    assert len(axis.ticks) <= 13
+    assert len({axis.label(tick) for tick in axis.ticks}) == len(axis.ticks)
+    assert list(axis.ticks) == sorted(axis.ticks)
+    assert all(-1e-6 <= axis.place(tick) <= 1 + 1e-6 for tick in axis.ticks)
+
+
+@pytest.mark.parametrize(
+    ("values", "log", "labels"),
+    [
+        ((0, 1), False, ["0.0", "0.2", "0.4", "0.6", "0.8", "1.0"]),
+        ((0.99, 1.01), False, ["0.990", "0.995", "1.000", "1.005", "1.010"]),
+        ((-20, 60), False, ["−20", "0", "20", "40", "60"]),
+        ((1e-9, 1), True, ["10⁻⁹", "10⁻⁷", "10⁻⁵", "10⁻³", "0.1"]),
+        ((1, 100), True, ["1", "10", "100"]),
+        ((0.4, 4), True, ["0.5", "1", "2"]),
+    ],
+    ids=str,
+)
+def test_ticks_as_a_person_would_write_them(values, log, labels):
+    axis = make(values, log)
+    assert [axis.label(tick) for tick in axis.ticks] == labels
+
+
+def test_a_log_axis_has_no_place_for_zero_and_a_curve_breaks_there():
+    _, upward = axes(figure((1.0, 0.0, 100.0, 10.0), log=True))
+    assert upward.place(0.0) is None
+    drawn = curves.draw(figure((1.0, 0.0, 100.0, 10.0), log=True), "en")
+    assert len(re.findall(r'd="M[^"]*" class="c0 stroke curve"', drawn)) == 1 + 1  # and the legend's
+    assert drawn.count("<circle") == 3 + 1  # three points that can be shown, one in the legend
+
+
+@pytest.mark.parametrize("language", ["en", "zh"])
+@pytest.mark.parametrize("make", [claims.curves, claims.bars, claims.heatmap], ids=lambda make: make.__name__)
+def test_a_drawing_is_well_formed_and_has_words_and_units(make, language):
+    picture = make()
+    drawn = heat.draw(picture, language) if isinstance(picture, Heatmap) else curves.draw(picture, language)
+    tree = ET.fromstring(drawn)
+    assert tree.tag == f"{SVG}svg"
+    words = "".join(tree.itertext()).replace("\u200b", "")
+    for text in (picture.x, picture.y, picture.caption):
+        assert re.sub("_", "", text.to(language)) in re.sub("_", "", words)
+        if text.en != text.zh:
+            assert text.to("zh" if language == "en" else "en") not in words
+    width, height = map(float, tree.get("viewBox").split()[2:])
+    for node in tree.iter():
+        for name, most in (("x", width), ("y", height), ("cx", width), ("cy", height)):
+            if node.get(name):
+                assert -1 <= float(node.get(name)) <= most + 1
+        assert not {name for name in node.attrib if name.startswith("on") or name == "style"}
+
+
+def test_inside_the_page_a_drawing_has_both_languages_and_no_style():
+    drawn = curves.draw(claims.curves())
+    assert 'lang="en"' in drawn
+    assert 'lang="zh-CN"' in drawn
+    assert "<style" not in drawn
+
+
+def test_sources_differ_by_more_than_colour():
+    looks = {look.line.source: look for look in series(claims.curves())}
+    assert (looks["measured"].dash, looks["measured"].marker is not None) == (None, True)
+    assert (looks["predicted"].dash is not None, looks["predicted"].marker) == (True, None)
+    assert looks["document"].dash is not None
+    assert looks["document"].marker is not None
+    drawn = curves.draw(claims.curves(), "en")
+    assert re.search(r'class="c-doc stroke hollow"', drawn)
+
+
+def test_measured_curves_differ_by_marker_and_predictions_go_with_them():
+    name = [Text(f"rule {i}", f"规则 {i}") for i in range(4)]
+    measured = [Line(it, (1.0, 2.0), (1.0, 2.0)) for it in name]
+    predicted = [
+        Line(Text(f"{it.en}: theory", f"{it.zh}：理论"), (1.0, 2.0), (1.0, 2.0), source="predicted") for it in name
+    ]
+    looks = series(replace(claims.curves(), lines=(*measured, *predicted)))
+    assert len({look.marker for look in looks[:4]}) == 4
+    assert [look.colour for look in looks[:4]] == [look.colour for look in looks[4:]]
+    assert [look.name for look in looks[4:]] == [None] * 4
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("d_k", "<i>d</i><sub>k</sub>"),
+        ("1/d_k，d_k 维", "1/<i>d</i><sub>k</sub>，<i>d</i><sub>k</sub> 维"),
+        ("jacobian_trace", "jacobian_trace"),
+        ("e^(−t) < d_k^0.5", "e<sup>−t</sup> &lt; <i>d</i><sub>k</sub><sup>0.5</sup>"),
+        ("a^b, ^", "a<sup>b</sup>, ^"),
+        ("Σ_qμ_k", "<i>Σ</i><sub>q</sub><i>μ</i><sub>k</sub>"),
+    ],
+)
+def test_indices_and_powers_are_set_as_such(text, expected):
+    assert typeset(text) == expected
+
+
+@given(st.text())
+def test_nothing_gets_through_unescaped(text):
+    made = tag("p", text, title=text)
+    tree = ET.fromstring(made)
+    assert list(tree) == []
+    assert tree.get("title") is not None
+    assert "<" not in typeset(text).replace("<i>", "").replace("</i>", "").replace("<su", "").replace("</su", "")
+
+
+def test_one_element_where_both_languages_say_the_same():
+    assert both(Text("√d", "√d")) == "<span>√d</span>"
+    assert both(Text("a", "甲")) == '<span lang="en">a</span><span lang="zh-CN">甲</span>'
+    assert html(both(Text("<", "<"))) == "<span>&lt;</span>"
+
+
+@pytest.mark.parametrize(
+    "attack",
+    [
+        "<script>alert(1)</script>",
+        "<mi onclick='x()'>x</mi>",
+        '<mi href="javascript:alert(1)">x</mi>',
+        "<mtext><img src=x/></mtext>",
+        "<mi>x</mi></math><b>x</b>",
+        "<annotation-xml encoding='text/html'><p>x</p></annotation-xml>",
+        "<mi>x",
+        "<!DOCTYPE a [<!ENTITY x 'y'>]><mi>&x;</mi>",
+        "<msup><mi>x</mi></msup>",
+        "<style>*{display:none}</style>",
+    ],
+)
+def test_a_formula_that_is_not_mathml_is_shown_as_text(attack):
+    made = mathml.to_html(attack)
+    assert made.startswith("<code>")
+    assert unescape(made.removeprefix("<code>").removesuffix("</code>")) == attack
+
+
+def test_formulas_are_let_through_and_read_on_a_line():
+    root = "<msqrt><msub><mi>d</mi><mi>k</mi></msub></msqrt>"
+    source = f"{root}<mo>&le;</mo><mfrac><mn>1</mn><mrow><mi>a</mi><mo>+</mo><mn>1</mn></mrow></mfrac>"
+    assert mathml.to_html(source).startswith("<math")
+    assert "≤" in mathml.to_html(source)
+    assert mathml.to_text(source) == "√d_k ≤ 1/(a + 1)"
+
+
+def test_a_terminal_shows_every_part():
+    out = shown(claims.usual(), derive=True)
+    for part in (
+        "The variance of q·k is d_k.",
+        "from documents 000, 002",
+        "Put to the test",
+        "Variances add up.",
+        "Var(q·k) = d_k",
+    ):
+        assert part in out
+    assert "✔ confirmed" in out
+    assert "◐ conditional" in out
+    assert "Condition: q and k are independent." in out
+    assert "✖ refuted  (on record: confirmed)" in out
+    assert "? failed" in out
+    assert "? not run" in out
+    assert "3 errata in the documents" in out
+    assert re.search(r"variance at d = 64\s+64.20\s+63.10 … 65.30\s+64\s+8\s+✔", out)
+
+
+@pytest.mark.parametrize("language", ["en", "zh"])
+@pytest.mark.parametrize("width", [60, 80, 120])
+def test_a_terminal_of_any_width_is_kept_to(language, width):
+    from rich.cells import cell_len
+
+    assert max(cell_len(line) for line in shown(claims.usual(), language, width).splitlines()) <= width
+
+
+def test_no_colour_in_a_pipe_and_some_on_a_terminal():
+    assert "\x1b" not in shown(claims.usual())
+    stream = io.StringIO()
+    console = Console(file=stream, width=80, force_terminal=True, color_system="truecolor")
+    terminal.show(claims.usual(), console, "en")
+    assert "\x1b[" in stream.getvalue()
+
+
+def test_chinese_is_chinese():
+    out = shown(claims.usual(), "zh")
+    assert "成立" in out
+    assert "有条件成立" in out
+    rest = re.sub(
+        r"logit|softmax|transformers|[a-z-]*-[a-z-]+|freezing|bert|ln|(?<![A-Za-z])[A-Za-z](_[a-z])?(?![A-Za-z])",
+        "",
+        out,
+    )
+    assert re.findall(r"[A-Za-z]{2,}", rest) == ["Var"] * len(re.findall("Var", rest))
+
+
+def test_hostile_texts_do_not_steer_a_terminal():
+    assert "\x1b" not in shown(claims.hostile(), derive=True)
+
+
+@pytest.mark.parametrize("make", [claims.curves, claims.bars, claims.heatmap], ids=lambda make: make.__name__)
+def test_a_plot_has_axes_and_a_legend(make):
+    text = "\n".join(line.plain for line in plot.draw(make(), "en", 76))
+    picture = make()
+    assert picture.x.en in text
+    assert picture.y.en in text
+    if isinstance(picture, Figure):
+        for line in picture.lines:
+            assert line.name.en in text
+    else:
+        assert picture.boundary.name.en in text
+        assert text.count("○") >= 3
+
+
+def test_a_braille_line_is_where_its_points_are():
+    rows = [line.plain for line in plot.draw(figure((0.0, 0.5, 1.0)), "en", 40)]
+    body = [row.split("┤")[-1].split("│")[-1] for row in rows if "┤" in row or "│" in row]
+    first = next(i for i, letter in enumerate(body[0]) if letter != " ")
+    last = next(i for i, letter in enumerate(body[-1]) if letter != " ")
+    assert first > len(body[0]) - 6
+    assert last == 0
+
+
+def test_the_folder_has_the_page_figures_captions_and_records(tmp_path):
+    book = claims.usual()
+    target = tmp_path / "new" / "out"
+    assert folder.write(book, target, "zh") is None
+    names = {str(path.relative_to(target)) for path in target.rglob("*") if path.is_file()}
+    expected = {"index.html", "captions.en.txt", "captions.zh.txt"}
+    for timed in book.claims():
+        expected.add(f"records/{timed.record.id}.json")
+        for picture in drawings(timed):
+            expected |= {f"figures/{picture.id}.{ending}" for ending in ("en.svg", "zh.svg", "png")}
+    assert names == expected
+    for path in target.glob("figures/*.svg"):
+        ET.parse(path)
+    for path in target.glob("figures/*.png"):
+        assert path.read_bytes().startswith(b"\x89PNG")
+        assert path.stat().st_size > 4000
+    captions = (target / "captions.zh.txt").read_text(encoding="utf-8")
+    assert "softmax 在哪里冻结" in captions
+    again = from_plain(Timed, json.loads((target / "records" / "freezing.json").read_text(encoding="utf-8")))
+    assert again == list(book.claims())[2]
+
+
+def test_without_matplotlib_the_rest_is_written_and_it_is_said(tmp_path, monkeypatch):
+    monkeypatch.setattr(png, "find_spec", lambda name: None)
+    assert "isotherm[plots]" in folder.write(claims.usual(), tmp_path / "out", "en").en
+    assert list((tmp_path / "out").rglob("*.png")) == []
+    assert (tmp_path / "out" / "index.html").exists()
+
+
+def test_a_failure_leaves_nothing_behind(tmp_path, monkeypatch):
+    def fail(*_):
+        raise OSError(28, "No space left on device")
+
+    old = tmp_path / "old"
+    old.mkdir()
+    (old / "mine.txt").write_text("kept")
+    monkeypatch.setattr(png, "write", fail)
+    for target in (tmp_path / "a" / "b", old):
+        with pytest.raises(IsothermError, match="no space is left"):
+            folder.write(claims.usual(), target, "en")
+    assert [path.name for path in tmp_path.rglob("*")] == ["old", "mine.txt"]
+
+
+def test_a_folder_that_cannot_be_written_is_refused_before_any_work(tmp_path):
+    (tmp_path / "file").write_text("")
+    for target in (tmp_path / "file", tmp_path / "file" / "below", Path("/proc/nowhere")):
+        with pytest.raises(IsothermError, match="cannot write"):
+            folder.prepare(target)
+    folder.prepare(tmp_path / "new" / "out")
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]
+
+
+def test_the_same_book_makes_the_same_page():
+    assert page.to_html(claims.usual(), "en") == page.to_html(claims.usual(), "en")
+
+
+def texts(value):
+    """Every `Text` in a record, wherever it stands."""
+    if isinstance(value, Text):
+        yield value
+    elif isinstance(value, (list, tuple)):
+        for item in value:
+            yield from texts(item)
+    elif hasattr(value, "__dataclass_fields__"):
+        for field in value.__dataclass_fields__:
+            yield from texts(getattr(value, field))
+
+
+def one_language_only(text):
+    """What is wrong with a text: Chinese in its English, or a Chinese half that was left in English."""
+    if CJK.search(text.en):
+        return "Chinese in the English"
+    if not CJK.search(text.zh) and re.search(r"[a-z]{3,} [a-z]{2,} [a-z]{2,}", text.zh):
+        return "English in the Chinese"
+    if re.search(
+        r"\b(the|is|of|and|with|that|this|from|are)\b [a-z]+ [a-z]+", re.sub("[“«「《].*?[”»」》]", "", text.zh)
+    ):
+        return "an English sentence in the Chinese"
+    return None
+
+
+def test_the_language_check_can_fail():
+    assert one_language_only(Text("the 方差", "方差"))
+    assert one_language_only(Text("x", "the variance is not what it was"))
+    assert one_language_only(Text("x", "方差 the variance of dot products"))
+    assert not one_language_only(Text("the variance of q·k", "q·k 的方差"))
+    assert not one_language_only(Text("GRU", "GRU"))
+
+
+def test_every_claim_speaks_both_languages():
+    from isotherm.lab import claims as registry
+
+    wrong = {}
+    for name in registry.CLAIMS:
+        if name not in registry.missing():
+            claim = registry.load(name)
+            for text in texts(
+                [claim.title, claim.question, claim.statement, claim.hypothesis, claim.steps, claim.errata]
+            ):
+                if what := one_language_only(text):
+                    wrong[name, text.en[:40]] = what
+    assert wrong == {}
+
+
+def test_every_formula_of_every_claim_can_be_shown():
+    from isotherm.lab import claims as registry
+
+    loaded = [registry.load(name) for name in registry.CLAIMS if name not in registry.missing()]
+    wrong = [(it.id, step.math) for it in loaded for step in it.steps if step.math and mathml.parse(step.math) is None]
+    assert wrong == []
+
+
+@pytest.mark.parametrize("name", ["explain.md", "explain.zh.md"])
+def test_every_field_of_the_documents_is_documented(name):
+    text = (Path(__file__).parent.parent.parent / "docs" / name).read_text(encoding="utf-8")
+    for kind in (*vars(claim_records).values(), Book, Chapter, Missing):
+        for field in getattr(kind, "__dataclass_fields__", {}):
+            assert f"`{field}`" in text or f"`{field}[]`" in text or kind is Text, f"{kind.__name__}.{field}"

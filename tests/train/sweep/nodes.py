@@ -1,0 +1,87 @@
+"""A real Ray cluster of two nodes on this machine, and a certain end to all its processes."""
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+MARK, NODE = "ISOTHERM_TEST_CLUSTER", "ISOTHERM_TEST_NODE"
+PATIENCE = 90.0
+"""Seconds a node has to come up on a busy machine."""
+
+
+class Cluster:
+    """Two nodes with one CPU each. Their processes are known by a mark in their environment, which children inherit."""
+
+    def __init__(self) -> None:
+        self.mark = uuid.uuid4().hex
+        self.folder = tempfile.mkdtemp(prefix="ray-")  # short: Ray puts sockets there, whose paths may not be long
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            self.address = f"127.0.0.1:{free.getsockname()[1]}"
+
+    def start(self) -> None:
+        """The head, then the worker node; returns when both are up."""
+        port = self.address.split(":")[1]
+        self._node("head", "--head", f"--port={port}", "--include-dashboard=false", f"--temp-dir={self.folder}")
+        self._node("worker", f"--address={self.address}")
+        self.wait_for(lambda: len(self.processes("raylet/raylet")) == 2)
+
+    def _node(self, name: str, *arguments: str) -> None:
+        quick = {"RAY_health_check_period_ms": "500", "RAY_health_check_failure_threshold": "3"}
+        own = {MARK: self.mark, NODE: name, "RAY_USAGE_STATS_ENABLED": "0", "OMP_NUM_THREADS": "1", **quick}
+        sizes = ("--num-cpus=1", "--num-gpus=0", "--object-store-memory=80000000", "--disable-usage-stats")
+        ray = [str(Path(sys.executable).parent / "ray"), "start", *arguments, *sizes]
+        subprocess.run(ray, env={**os.environ, **own}, check=True, capture_output=True, timeout=PATIENCE)
+
+    def processes(self, named: str) -> dict[int, str]:
+        """Living processes of this cluster whose command line holds these words, and the node each belongs to."""
+        found = {}
+        for folder in Path("/proc").glob("[0-9]*"):
+            try:
+                environment = (folder / "environ").read_bytes()
+                command = (folder / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+            except OSError:
+                continue
+            if f"{MARK}={self.mark}".encode() in environment and command and named in command:
+                found[int(folder.name)] = "head" if f"{NODE}=head".encode() in environment else "worker"
+        return found
+
+    def wait_for(self, condition) -> None:
+        """Until it holds, or fail."""
+        deadline = time.monotonic() + PATIENCE
+        while not condition():
+            assert time.monotonic() < deadline, "the cluster did not get there in time"
+            time.sleep(0.05)
+
+    def stop(self) -> None:
+        """Every process of this cluster, whatever it is doing."""
+        for _ in range(20):
+            alive = self.processes("")
+            for pid in alive:
+                try:
+                    os.kill(pid, signal.SIGKILL)
+                except ProcessLookupError:
+                    continue
+            if not alive:
+                return
+            time.sleep(0.1)
+
+
+@contextmanager
+def cluster() -> Iterator[Cluster]:
+    """Two nodes, gone afterwards whatever happens."""
+    made = Cluster()
+    try:
+        made.start()
+        yield made
+    finally:
+        made.stop()
+        subprocess.run(["rm", "-rf", made.folder], check=False)

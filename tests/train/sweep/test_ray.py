@@ -1,0 +1,76 @@
+"""A sweep on a cluster of two nodes, of which one dies."""
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+
+import pytest
+
+from isotherm.errors import InputError
+from isotherm.train.sweep import cluster as on_ray
+from isotherm.train.sweep.run import How, run_sweep
+from isotherm.train.sweep.spec import read_spec
+from tests.train.sweep.nodes import cluster
+from tests.train.sweep.small import SPEC
+
+pytest.importorskip("ray", reason="ray is not installed (pip install 'isotherm[ray]')")
+pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="processes are found through /proc")
+DRIVER = """
+import sys
+from isotherm.train.sweep.run import How, run_sweep
+from isotherm.train.sweep.spec import read_spec
+run_sweep(read_spec(sys.argv[1]), sys.argv[2], How(executor="ray", address=sys.argv[3], together=2))
+"""
+
+
+def test_a_sweep_survives_the_death_of_a_worker_and_of_a_node_and_equals_the_local_one(tmp_path):
+    path = tmp_path / "spec.toml"
+    path.write_text(SPEC.replace("steps = 5", "steps = 150"), encoding="utf-8")
+    with cluster() as nodes:
+        command = [sys.executable, "-c", DRIVER, str(path), str(tmp_path / "ray"), nodes.address]
+        driver = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        try:
+            used = {}
+            nodes.wait_for(
+                lambda: used.update(nodes.processes("ray::work")) or set(used.values()) == {"head", "worker"}
+            )
+            # A process at work on the head dies, then the whole other node.
+            os.kill(next(pid for pid, node in nodes.processes("ray::work").items() if node == "head"), signal.SIGKILL)
+            for pid in [pid for pid, node in nodes.processes("").items() if node == "worker"]:
+                os.kill(pid, signal.SIGKILL)
+            assert driver.poll() is None, "the sweep was over before anything died"
+            said = driver.communicate(timeout=120)
+        finally:
+            driver.kill()
+            driver.wait()
+    assert driver.returncode == 0, said
+    assert said == ("", "")
+    spec = read_spec(path)
+    there = run_sweep(spec, tmp_path / "ray", How(workers=1, together=2))
+    here = run_sweep(spec, tmp_path / "local", How(workers=1, together=2))
+    assert [outcome.numbers() for outcome in there.outcomes] == [outcome.numbers() for outcome in here.outcomes]
+    assert {outcome.seconds for outcome in there.outcomes} != {outcome.seconds for outcome in here.outcomes}
+
+
+@pytest.mark.parametrize("listening", [False, True], ids=["nobody there", "somebody else there"])
+def test_an_address_where_no_cluster_answers_is_refused_within_seconds(listening):
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", 0))
+        if listening:
+            other.listen()
+        started = time.monotonic()
+        with (
+            pytest.raises(InputError, match="no Ray cluster answers there"),
+            on_ray._connected(f"127.0.0.1:{other.getsockname()[1]}"),
+        ):
+            pass
+        assert time.monotonic() - started < 10
+
+
+@pytest.mark.parametrize("address", ["nowhere", "127.0.0.1:x", ":", "ray://127.0.0.1:1"])
+def test_an_address_that_is_none_is_refused(address):
+    with pytest.raises(InputError, match="no Ray cluster answers there"), on_ray._connected(address):
+        pass

@@ -1,0 +1,115 @@
+"""A sweep as a table and as a drawing."""
+
+import json
+import re
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+from rich.console import Console
+
+from isotherm import language
+from isotherm.cli import program, run
+from isotherm.cli.sweep import sweep
+from isotherm.record import from_plain
+from isotherm.record.sweep import SWEEP_SCHEMA, SweepRecord
+from isotherm.report import sweep as page
+from isotherm.report import sweep_figure
+from isotherm.train.sweep import analysis
+from tests.train.sweep.small import SPEC
+
+
+@pytest.fixture(autouse=True)
+def verb():
+    if "sweep" not in program.commands:
+        program.add_command(sweep)
+
+
+@pytest.fixture(scope="module")
+def swept(tmp_path_factory):
+    """A folder with a finished small sweep, made by the command itself."""
+    if "sweep" not in program.commands:
+        program.add_command(sweep)
+    folder = tmp_path_factory.mktemp("sweep")
+    (folder / "spec.toml").write_text(SPEC, encoding="utf-8")
+    assert run(["sweep", str(folder / "spec.toml"), "--store", str(folder / "out"), "--workers", "1"]) == 0
+    return folder
+
+
+def record_of(folder) -> SweepRecord:
+    return from_plain(SweepRecord, json.loads((folder / "out" / "sweep.json").read_text(encoding="utf-8")))
+
+
+def test_the_command_prints_one_json_document_and_nothing_else(swept, capsys):
+    call = ["sweep", str(swept / "spec.toml"), "--store", str(swept / "out"), "--workers", "1", "--json"]
+    assert run(call) == 0
+    said = capsys.readouterr()
+    record = from_plain(SweepRecord, json.loads(said.out))
+    assert record.schema == SWEEP_SCHEMA
+    assert len(record.outcomes) == 12
+    assert [one.name for one in record.analyses] == ["lr-sensitivity"] * 3
+    assert "sweep.png" in said.err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        (["nothing.toml", "--store", "x"], "no such file"),
+        (["SPEC"], "--store: expected a folder"),
+        (["SPEC", "--store", "x", "--device", "warp"], "device: expected one that is here"),
+        (["SPEC", "--store", "x", "--workers", "0"], "--workers: expected a whole number"),
+        (["SPEC", "--store", "x", "--executor", "ray", "--address", "127.0.0.1:1"], "no Ray cluster answers there"),
+    ],
+)
+def test_wrong_use_is_one_line_and_exit_code_2(swept, tmp_path, monkeypatch, capsys, arguments, complaint):
+    monkeypatch.chdir(tmp_path)
+    assert run(["sweep", *(str(swept / "spec.toml") if word == "SPEC" else word for word in arguments)]) == 2
+    said = capsys.readouterr()
+    assert complaint in said.err
+    assert said.err.count("\n") == 1
+    assert said.out == ""
+
+
+@pytest.mark.parametrize("tongue", ["en", "zh"])
+def test_the_table_names_every_series_and_place(swept, tongue):
+    language.choose(tongue)
+    console = Console(width=80, record=True, file=open("/dev/null", "w"))  # noqa: SIM115
+    with console.file:
+        page.show(record_of(swept), console)
+    text = console.export_text()
+    for word in ("none", "1/sqrt(d)", "0.001", "0.01", "12", "±"):
+        assert word in text
+    assert ("闸门" if tongue == "zh" else "gate") in text
+    assert max(len(line) for line in text.splitlines()) <= 80
+
+
+@pytest.mark.parametrize("tongue", ["en", "zh"])
+def test_the_drawing_has_labelled_axes_with_units_on_white(swept, tmp_path, tongue):
+    language.choose(tongue)
+    png, svg = sweep_figure.write(record_of(swept), tmp_path)
+    assert png.read_bytes().startswith(b"\x89PNG")
+    tree = ElementTree.parse(svg)
+    assert sum(1 for _ in tree.iter()) > 100
+    text = svg.read_text(encoding="utf-8")
+    assert "#ffffff" in text
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["sweep.png", "sweep.svg"]
+
+
+def test_a_drawing_is_the_same_each_time(swept, tmp_path):
+    first, second = tmp_path / "a", tmp_path / "b"
+    for folder in (first, second):
+        folder.mkdir()
+        sweep_figure.write(record_of(swept), folder)
+    assert (first / "sweep.svg").read_bytes() == (second / "sweep.svg").read_bytes()
+
+
+def test_every_analysis_is_explained_in_both_languages():
+    source = (Path(analysis.__file__)).read_text(encoding="utf-8")
+    names = set(re.findall(r'(?:_over_seeds|_ratio)\("([^"]+)"', source))
+    assert names == set(page.ANALYSES)
+    assert len(names) == 6
+
+
+def test_without_matplotlib_it_says_how_to_get_it(swept, tmp_path, monkeypatch):
+    monkeypatch.setattr(sweep_figure, "find_spec", lambda _name: None)
+    assert "isotherm[plots]" in str(sweep_figure.write(record_of(swept), tmp_path))
