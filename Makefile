@@ -22,7 +22,7 @@ lab: $(READY)  ## every claim, at full size (minutes to an hour)
 
 test: $(READY) lint  ## everything that must hold
 	@echo "== tests"
-	@$(BIN)/python -m pytest
+	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses auto
 
 lint: $(READY)  ## style and types
 	@echo "== style"

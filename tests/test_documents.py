@@ -2,6 +2,7 @@
 
 import dataclasses
 import re
+from itertools import chain
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,9 @@ from isotherm.health import CODES
 from isotherm.record import check
 
 ROOT = Path(__file__).parent.parent
+PAIRS = [("README.md", "README.zh.md")] + [
+    (f"docs/{name}.md", f"docs/{name}.zh.md") for name in ("check", "explain", "train", "sweep")
+]
 
 
 def read(name: str) -> str:
@@ -30,7 +34,7 @@ def test_every_finding_is_documented(name):
         assert f"| `{code}` |" in read(name)
 
 
-@pytest.mark.parametrize(("english", "chinese"), [("README.md", "README.zh.md"), ("docs/check.md", "docs/check.zh.md")])
+@pytest.mark.parametrize(("english", "chinese"), PAIRS)
 def test_both_languages_show_the_same_commands_and_links_to_one_another(english, chinese):
     blocks = [re.findall(r"^```\w*\n(.*?)^```", read(name), re.M | re.S) for name in (english, chinese)]
     without_comments = [[re.sub(r"\s*#.*", "", block) for block in part] for part in blocks]
@@ -58,6 +62,6 @@ def test_the_readmes_numbers_are_the_measured_ones(name, language, monkeypatch):
 
 
 def test_the_documents_name_no_missing_file():
-    for name in ("README.md", "README.zh.md", "DESIGN.md", "CONTRIBUTING.md", "docs/check.md", "docs/check.zh.md"):
+    for name in ("DESIGN.md", "CONTRIBUTING.md", *chain(*PAIRS)):
         for target in re.findall(r"\]\((?!http|#)([^)#]+)", read(name)):
             assert (ROOT / name).parent.joinpath(target).exists(), f"{name} → {target}"

@@ -9,7 +9,7 @@ import tempfile
 import time
 import uuid
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 MARK, NODE = "ISOTHERM_TEST_CLUSTER", "ISOTHERM_TEST_NODE"
@@ -28,11 +28,13 @@ class Cluster:
             self.address = f"127.0.0.1:{free.getsockname()[1]}"
 
     def start(self) -> None:
-        """The head, then the worker node; returns when both are up."""
+        """The head node."""
         port = self.address.split(":")[1]
         self._node("head", "--head", f"--port={port}", "--include-dashboard=false", f"--temp-dir={self.folder}")
+
+    def join(self) -> None:
+        """The worker node. Started after the driver has connected: of two nodes on one machine it may choose either."""
         self._node("worker", f"--address={self.address}")
-        self.wait_for(lambda: len(self.processes("raylet/raylet")) == 2)
 
     def _node(self, name: str, *arguments: str) -> None:
         quick = {"RAY_health_check_period_ms": "500", "RAY_health_check_failure_threshold": "3"}
@@ -61,23 +63,25 @@ class Cluster:
             assert time.monotonic() < deadline, "the cluster did not get there in time"
             time.sleep(0.05)
 
+    def kill(self, named: str, node: str) -> int:
+        """End a node's processes with these words in their command line, without warning; how many there were."""
+        found = [pid for pid, its_node in self.processes(named).items() if node in ("any", its_node)]
+        for pid in found:
+            with suppress(ProcessLookupError):  # some end by themselves when others do
+                os.kill(pid, signal.SIGKILL)
+        return len(found)
+
     def stop(self) -> None:
         """Every process of this cluster, whatever it is doing."""
         for _ in range(20):
-            alive = self.processes("")
-            for pid in alive:
-                try:
-                    os.kill(pid, signal.SIGKILL)
-                except ProcessLookupError:
-                    continue
-            if not alive:
+            if not self.kill("", "any"):
                 return
             time.sleep(0.1)
 
 
 @contextmanager
 def cluster() -> Iterator[Cluster]:
-    """Two nodes, gone afterwards whatever happens."""
+    """A head node that others may join, gone afterwards with them whatever happens."""
     made = Cluster()
     try:
         made.start()

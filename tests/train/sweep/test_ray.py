@@ -1,7 +1,5 @@
 """A sweep on a cluster of two nodes, of which one dies."""
 
-import os
-import signal
 import socket
 import subprocess
 import sys
@@ -28,19 +26,16 @@ run_sweep(read_spec(sys.argv[1]), sys.argv[2], How(executor="ray", address=sys.a
 
 def test_a_sweep_survives_the_death_of_a_worker_and_of_a_node_and_equals_the_local_one(tmp_path):
     path = tmp_path / "spec.toml"
-    path.write_text(SPEC.replace("steps = 5", "steps = 150"), encoding="utf-8")
+    path.write_text(SPEC.replace("steps = 5", "steps = 300"), encoding="utf-8")
     with cluster() as nodes:
         command = [sys.executable, "-c", DRIVER, str(path), str(tmp_path / "ray"), nodes.address]
         driver = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
         try:
-            used = {}
-            nodes.wait_for(
-                lambda: used.update(nodes.processes("ray::work")) or set(used.values()) == {"head", "worker"}
-            )
-            # A process at work on the head dies, then the whole other node.
-            os.kill(next(pid for pid, node in nodes.processes("ray::work").items() if node == "head"), signal.SIGKILL)
-            for pid in [pid for pid, node in nodes.processes("").items() if node == "worker"]:
-                os.kill(pid, signal.SIGKILL)
+            nodes.wait_for(lambda: nodes.processes("ray::work"))
+            nodes.join()
+            nodes.wait_for(lambda: set(nodes.processes("ray::work").values()) == {"head", "worker"})
+            assert nodes.kill("ray::work", "head") == 1  # a process at work on one node dies,
+            assert nodes.kill("", "worker") > 1  # then the whole other node
             assert driver.poll() is None, "the sweep was over before anything died"
             said = driver.communicate(timeout=120)
         finally:

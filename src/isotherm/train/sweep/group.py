@@ -78,25 +78,21 @@ def train_group(
         if stack.taken in stops:
             log.look()
     end, right = test(stack, held_out)
-    lengths = {length: source.held_out(length, TESTED_LONGER) for length in trial.test_lengths}
-    longer = {length: (*test(stack, batches), log.temperatures(batches[0])) for length, batches in lengths.items()}
+    longer = [_at_length(log, length, source.held_out(length, TESTED_LONGER)) for length in trial.test_lengths]
     seconds = (time.perf_counter() - started) / len(group)
     found = []
     for i, one in enumerate(group):
         losses, gradients, diverged_at = log.curves(i, one.steps)
+        lost = diverged_at is not None
         found.append(
             Outcome(
                 trial=one,
                 losses=losses,
                 held_out_start=_finite(start[i]),
-                held_out=None if diverged_at is not None else _finite(end[i]),
-                accuracy=None if diverged_at is not None else _finite(right[i]),
-                by_length=tuple(
-                    AtLength(length, _finite(loss[i]), _finite(share[i]), warmth[i].entropy_fraction)
-                    for length, (loss, share, warmth) in longer.items()
-                    if diverged_at is None
-                ),
-                diverged=diverged_at is not None,
+                held_out=None if lost else _finite(end[i]),
+                accuracy=None if lost else _finite(right[i]),
+                by_length=() if lost else tuple(tested[i] for tested in longer),
+                diverged=lost,
                 diverged_at=diverged_at,
                 temperatures=tuple(look[i] for look in log.looks),
                 gradients=gradients,
@@ -110,6 +106,16 @@ def train_group(
             )
         )
     return found
+
+
+def _at_length(log: "_Log", length: int, batches: Sequence[Batch]) -> list[AtLength]:
+    """Every model tested at one further length."""
+    losses, right = test(log.stack, batches)
+    looks = log.temperatures(batches[0])
+    return [
+        AtLength(length, _finite(loss), _finite(share), look.entropy_fraction)
+        for loss, share, look in zip(losses, right, looks, strict=True)
+    ]
 
 
 def make_stack(group: Sequence[Trial], *, device: torch.device, precision: str) -> Stack:

@@ -1,5 +1,6 @@
 """With what the numbers were made."""
 
+import os
 import platform
 import subprocess
 from functools import cache
@@ -33,7 +34,9 @@ def device_name(device: torch.device) -> str:
 
 @cache
 def commit() -> str:
-    """The commit of the code, or nothing where there is no git."""
+    """The commit of the code; on a machine without git, what ISOTHERM_COMMIT says."""
+    if told := os.environ.get("ISOTHERM_COMMIT"):
+        return told
     git = ["git", "-C", str(Path(__file__).parent), "describe", "--always", "--dirty", "--abbrev=8"]
     try:
         done = subprocess.run(git, capture_output=True, text=True, check=False, timeout=5)
