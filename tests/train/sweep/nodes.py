@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-MARK, NODE = "ISOTHERM_TEST_CLUSTER", "ISOTHERM_TEST_NODE"
+MARK = "ISOTHERM_TEST_NODE"
 PATIENCE = 90.0
 """Seconds a node has to come up on a busy machine."""
 
@@ -38,7 +38,7 @@ class Cluster:
 
     def _node(self, name: str, *arguments: str) -> None:
         quick = {"RAY_health_check_period_ms": "500", "RAY_health_check_failure_threshold": "3"}
-        own = {MARK: self.mark, NODE: name, "RAY_USAGE_STATS_ENABLED": "0", "OMP_NUM_THREADS": "1", **quick}
+        own = {MARK: f"{self.mark}-{name}", "RAY_USAGE_STATS_ENABLED": "0", "OMP_NUM_THREADS": "1", **quick}
         sizes = ("--num-cpus=1", "--num-gpus=0", "--object-store-memory=80000000", "--disable-usage-stats")
         ray = [str(Path(sys.executable).parent / "ray"), "start", *arguments, *sizes]
         subprocess.run(ray, env={**os.environ, **own}, check=True, capture_output=True, timeout=PATIENCE)
@@ -52,8 +52,9 @@ class Cluster:
                 command = (folder / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
             except OSError:
                 continue
-            if f"{MARK}={self.mark}".encode() in environment and command and named in command:
-                found[int(folder.name)] = "head" if f"{NODE}=head".encode() in environment else "worker"
+            for node in ("head", "worker"):
+                if f"{MARK}={self.mark}-{node}".encode() in environment and command and named in command:
+                    found[int(folder.name)] = node
         return found
 
     def wait_for(self, condition) -> None:
