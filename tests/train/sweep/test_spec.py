@@ -7,7 +7,7 @@ from isotherm.errors import InputError
 from isotherm.train.sweep.spec import read_spec
 from tests.train.sweep.small import SMALL, SPEC
 
-RUNS = sorted((Path(__file__).parents[3] / "runs").glob("*.toml"))
+RUNS = sorted((Path(__file__).parents[3] / "sweeps").glob("*.toml"))
 
 
 def spec_of(tmp_path: Path, text: str, **options):
