@@ -37,11 +37,13 @@ class Cluster:
         self._node("worker", f"--address={self.address}")
 
     def _node(self, name: str, *arguments: str) -> None:
-        quick = {"RAY_health_check_period_ms": "500", "RAY_health_check_failure_threshold": "3"}
+        quick = {"RAY_health_check_period_ms": "1000", "RAY_health_check_failure_threshold": "4"}
         own = {MARK: f"{self.mark}-{name}", "RAY_USAGE_STATS_ENABLED": "0", "OMP_NUM_THREADS": "1", **quick}
         sizes = ("--num-cpus=1", "--num-gpus=0", "--object-store-memory=80000000", "--disable-usage-stats")
         ray = [str(Path(sys.executable).parent / "ray"), "start", *arguments, *sizes]
-        subprocess.run(ray, env={**os.environ, **own}, check=True, capture_output=True, timeout=PATIENCE)
+        # In a session of its own: a raylet that ends signals process groups, and ours should not be among them.
+        options = {"capture_output": True, "timeout": PATIENCE, "start_new_session": True}
+        subprocess.run(ray, env={**os.environ, **own}, check=True, **options)
 
     def processes(self, named: str) -> dict[int, str]:
         """Living processes of this cluster whose command line holds these words, and the node each belongs to."""
