@@ -138,14 +138,16 @@ def britz() -> Figure:
 
 
 def large_runs(scores: Sequence[str]) -> list[tuple[str, list[Tuned]]]:
-    """Recorded settings of recurrent translators with these scores, by sweep; empty where none is kept."""
+    """Recorded settings of recurrent translators with these scores, by sweep and task; empty where none is kept."""
     found = []
     for sweep in sweeps():
         kept = [
             outcome for outcome in sweep.outcomes if outcome.trial.model == "recurrent" and outcome.trial.rule in scores
         ]
-        if kept:
-            found.append((sweep.title, tuned(kept)))
+        tasks = dict.fromkeys(outcome.trial.task for outcome in kept)
+        for task in tasks:
+            title = sweep.title if len(tasks) == 1 else f"{sweep.title} ({task})"
+            found.append((title, tuned([outcome for outcome in kept if outcome.trial.task == task])))
     return found
 
 

@@ -145,3 +145,9 @@ def test_a_recorded_file_that_cannot_be_read_is_named(tmp_path):
     (tmp_path / "torn.json").write_text("{")
     with pytest.raises(InputError, match=r"torn\.json"):
         list(recorded.sweeps(tmp_path))
+
+
+def test_tasks_of_one_recorded_sweep_are_not_drawn_as_one():
+    shown = contest.large_runs(("additive", "multiplicative"))
+    assert [len({one.trial.task for one in settings}) for _, settings in shown] == [1, 1]
+    assert len({title for title, _ in shown}) == 2
