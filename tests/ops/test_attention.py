@@ -203,7 +203,9 @@ def test_masked_keys_are_removed_keys(impl):
 def test_a_bias_constant_along_a_row_changes_nothing_but_lse(seed, constant):
     q, k, v = Case("").tensors(seed=seed)
     still = attention(q, k, v, stats=True, impl="blockwise")
-    moved = attention(q, k, v, bias=torch.full((1, 1, 1, 1), constant, dtype=torch.float64), stats=True, impl="blockwise")
+    moved = attention(
+        q, k, v, bias=torch.full((1, 1, 1, 1), constant, dtype=torch.float64), stats=True, impl="blockwise"
+    )
     torch.testing.assert_close(moved.output, still.output)
     torch.testing.assert_close(moved.stats.entropy, still.stats.entropy)
     torch.testing.assert_close(moved.lse, still.lse + constant)

@@ -82,12 +82,13 @@ def _no_rows(problem: Problem) -> RowStats:
 
 
 def _by_keys(problem: Problem) -> bool:
-    """Whether logits are q·k and nothing else, over enough keys for the keys' moments to be the cheaper way to theirs."""
+    """Whether logits are q·k and nothing else, over enough keys for the keys' moments to be the cheaper way to theirs: a row
+    then costs d² instead of passes over n."""
     return (
         problem.softcap is None
         and problem.bias is None
         and problem.visibility.mask is None
-        and problem.k.shape[2] > KEYS
+        and problem.k.shape[2] > max(KEYS, problem.k.shape[3] ** 2 // 8)
     )
 
 
