@@ -1,4 +1,5 @@
 import os
+import signal
 import threading
 
 import hypothesis
@@ -11,6 +12,8 @@ from isotherm.ops import tiles
 hypothesis.settings.register_profile("isotherm", deadline=None, derandomize=True, max_examples=60)
 hypothesis.settings.load_profile("isotherm")
 os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+# A shell that starts the tests in the background has Ctrl-C ignored, and every child of theirs would inherit that.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(autouse=True)
