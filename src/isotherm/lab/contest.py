@@ -4,9 +4,10 @@ The scores differ in how large they start, so every contest is held from two sta
 d_k is larger, and one that gives q and k unit variance at every d_k, as the documents assume.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import sqrt
+from typing import Any
 
 from isotherm.lab.claim import Setting
 from isotherm.lab.interval import effect_size, line_over_seeds, over_seeds
@@ -199,6 +200,27 @@ def _start_of(trial: Trial) -> Text:
     return Text("gain {init}", "增益 {init}").format(init=f"{trial.init:g}")
 
 
+QUICK: Mapping[str, Any] = {
+    "task": "align",
+    "width": 16,
+    "dimensions": (16, 192),
+    "vocabulary": 14,
+    "length": 5,
+    "batch": 32,
+    "steps": 50,
+    "warmup": 10,
+    "lrs": (1.5e-2,),
+}
+FULL: Mapping[str, Any] = {
+    "width": 32,
+    "dimensions": (16, 64, 256),
+    "length": 8,
+    "batch": 32,
+    "steps": 400,
+    "lrs": (3e-3, 1e-2),
+    "seeds": 8,
+}
+"""The sizes both contests are held at."""
 RECORDED = Text(
     "recorded «{title}»: nats by which {ahead} leads {behind}, d_k = {d}, {start}",
     "已记录的「{title}」：{ahead}领先{behind}的 nat 数，d_k = {d}，{start}",
