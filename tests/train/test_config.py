@@ -121,7 +121,7 @@ def test_bounds_hold_for_defaults():
             given["path"] = "x"
         name = {Data: "data", Model: "model", Optimizer: "optimizer", Run: "run"}[table]
         plain = {key: list(value) if isinstance(value, tuple) else value for key, value in given.items()}
-        from_plain({"data": {"path": "x"}, name: plain})
+        assert getattr(from_plain({"data": {"path": "x"}, name: plain}), name) == table(**given)
 
 
 def test_an_error_of_a_plain_table_names_the_key():

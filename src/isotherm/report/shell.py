@@ -21,14 +21,15 @@ def script(pieces: list[str]) -> str:
 
 
 def fill(template: str, *, style: str, script: str, title: str, language: str, **given: str) -> str:
-    """A template with its places filled, each once and none read again, and a mark in every place not given."""
+    """The head all pages share and a template, their places filled, each once and none read again; a mark where none is
+    given."""
     policy = (
         f"default-src 'none'; script-src {_hash(script)}; style-src {_hash(style)}; "
         "img-src data: blob:; base-uri 'none'; form-action 'none'"
     )
     values = {"style": style, "script": script, "title": escape(title), "policy": escape(policy), "language": language}
     values |= given
-    pieces = asset(template).split("%%")
+    pieces = (asset("page/head.html") + asset(template)).split("%%")
     return "".join(values.get(piece, MARK) if number % 2 else piece for number, piece in enumerate(pieces))
 
 
