@@ -138,7 +138,7 @@ def britz() -> Figure:
     return Figure("britz-2017", caption, x, y, tuple(lines), x_log=True)
 
 
-def large_runs(scores: Sequence[str]) -> list[tuple[str, list[Tuned]]]:
+def large_runs(scores: Sequence[str]) -> list[tuple[Text, list[Tuned]]]:
     """Recorded settings of recurrent translators with these scores, by sweep and task; empty where none is kept."""
     found = []
     for sweep in sweeps():
@@ -147,12 +147,13 @@ def large_runs(scores: Sequence[str]) -> list[tuple[str, list[Tuned]]]:
         ]
         tasks = dict.fromkeys(outcome.trial.task for outcome in kept)
         for task in tasks:
-            title = sweep.title if len(tasks) == 1 else f"{sweep.title} ({task})"
+            english = sweep.title if len(tasks) == 1 else f"{sweep.title} ({task})"
+            title = Text(english, f"各种打分，{TASKS.get(task, task)}")
             found.append((title, tuned([outcome for outcome in kept if outcome.trial.task == task])))
     return found
 
 
-def recorded_leads(title: str, settings: Sequence[Tuned], behind: str, ahead: str) -> list[Measured]:
+def recorded_leads(title: Text, settings: Sequence[Tuned], behind: str, ahead: str) -> list[Measured]:
     """By how much one score leads another in a recorded sweep, at each d_k and start both were trained at."""
     alike: dict[Trial, dict[str, Tuned]] = {}
     for one in settings:
@@ -174,20 +175,22 @@ def recorded_leads(title: str, settings: Sequence[Tuned], behind: str, ahead: st
     return found
 
 
-def recorded_figure(title: str, settings: Sequence[Tuned], number: int) -> Figure:
+def recorded_figure(title: Text, settings: Sequence[Tuned], number: int) -> Figure:
     """Held-out loss over d_k of each score and start of a recorded sweep."""
     series: dict[tuple[str, Text], dict[int, list[float]]] = {}
     for one in settings:
         series.setdefault((one.trial.rule, _start_of(one.trial)), {})[one.trial.d] = list(one.losses.values())
     lines = []
-    for (score, start), by_d in sorted(series.items(), key=lambda item: (item[0][0], item[0][1].en)):
+    order = list(NAMES)
+    for (score, start), by_d in sorted(series.items(), key=lambda item: (order.index(item[0][0]), item[0][1].en)):
         name = Text("{score}, {start}", "{score}，{start}").format(score=NAMES[score], start=start)
         points = sorted(by_d.items())
         lines.append(line_over_seeds(name, [d for d, _ in points], [losses for _, losses in points]))
+    growing = all(one.trial.width == one.trial.d for one in settings)
     caption = Text(
-        "Recorded run «{title}», larger than the one above, each setting at its best learning rate.",
-        "已记录的训练「{title}」，规模大于上图，每种设置取其最佳学习率。",
-    ).format(title=title)
+        "Recorded run «{title}», larger than the one above, each setting at the best learning rate tried.{width}",
+        "已记录的训练「{title}」，规模大于上图，每种设置取所试学习率中最好的。{width}",
+    ).format(title=title, width=GROWING if growing else Text("", ""))
     x, y = Text("d_k (dimensions)", "d_k（维）"), Text("held-out loss (nats per word)", "留出损失（nat/词）")
     return Figure(f"recorded-{number}", caption, x, y, tuple(lines), x_log=True)
 
@@ -225,10 +228,15 @@ RECORDED = Text(
     "recorded «{title}»: nats by which {ahead} leads {behind}, d_k = {d}, {start}",
     "已记录的「{title}」：{ahead}领先{behind}的 nat 数，d_k = {d}，{start}",
 )
+GROWING = Text(
+    " The model is as wide as d_k here, so Xavier's start leaves q and k the same variance at every d_k.",
+    "这里模型宽度等于 d_k，因此 Xavier 起步时 q、k 的方差在任何 d_k 下都相同。",
+)
+TASKS = {"align": "对齐任务", "translation": "英译中"}
 NAMES = {
-    "additive": Text("additive", "加性"),
     "multiplicative": Text("dot product, unscaled", "未缩放点积"),
     "scaled-dot": Text("dot product, 1/√d_k", "缩放点积（1/√d_k）"),
+    "additive": Text("additive", "加性"),
     "unit": Text("q, k of unit variance", "q、k 以单位方差起步"),
     "xavier": Text("Xavier's start", "Xavier 起步"),
 }

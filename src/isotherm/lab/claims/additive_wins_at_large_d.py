@@ -102,13 +102,10 @@ GATE = Text(
 )
 CONDITION = Text(
     "q and k start with unit variance at every d_k (a logit spread that grows like √d_k). From Xavier's initialisation "
-    "of W, whose "
-    "variance falls as "
-    "d_k grows, the unscaled dot product does not lose at d_k = {d} here: the initialisation has done the scaling.",
-    "q、k 在每个 d_k 下都以单位方差起步（logit 标准差随 √d_k 增长）。若用 Xavier 初始化 W（其方差随 d_k 增大而减小），"
-    "未缩放"
-    "点积在这里 d_k = {d} 时并不落后："
-    "初始化已经替它做了缩放。",
+    "of W in a model of fixed width, where Var W falls as d_k grows, the unscaled dot product does not lose at "
+    "d_k = {d} here: the initialisation has done the scaling.",
+    "q、k 在每个 d_k 下都以单位方差起步（logit 标准差随 √d_k 增长）。若模型宽度固定、用 Xavier 初始化 W（其方差随 d_k 增"
+    "大而减小），未缩放点积在这里 d_k = {d} 时并不落后：初始化已经替它做了缩放。",
 )
 STEPS = (
     Step(
