@@ -10,7 +10,7 @@ from math import sqrt
 from typing import Any
 
 from isotherm.lab.claim import Setting
-from isotherm.lab.interval import effect_size, line_over_seeds, over_seeds
+from isotherm.lab.interval import effect_size, interval, line_over_seeds, over_seeds
 from isotherm.lab.recorded import Tuned, loss_of, sweeps, tuned
 from isotherm.language import Text
 from isotherm.record import Figure, Line, Measured
@@ -97,8 +97,8 @@ def size(entries: dict[Key, Entry], behind: Key, ahead: Key) -> Measured:
     return Measured(name, effect_size(entries[behind].losses, entries[ahead].losses))
 
 
-def curves(entries: dict[Key, Entry], dimensions: Sequence[int], start: str) -> Figure:
-    """Held-out loss over d_k for each score, from one start."""
+def curves(name: str, entries: dict[Key, Entry], dimensions: Sequence[int], start: str) -> Figure:
+    """Held-out loss over d_k for each score, from one start; `name` tells one claim's figures from another's."""
     scores = list(dict.fromkeys(score for score, _, at in entries if at == start))
     lines = tuple(
         line_over_seeds(NAMES[score], dimensions, [entries[score, d, start].losses for d in dimensions])
@@ -109,10 +109,10 @@ def curves(entries: dict[Key, Entry], dimensions: Sequence[int], start: str) -> 
         "训练后的留出损失，按种子的 95 % 区间；越低越好。起点：{start}。",
     ).format(start=NAMES[start])
     x, y = Text("d_k (dimensions)", "d_k（维）"), Text("held-out loss (nats per word)", "留出损失（nat/词）")
-    return Figure(f"loss-{start}", caption, x, y, lines, x_log=True)
+    return Figure(f"{name}-loss-{start}", caption, x, y, lines, x_log=True)
 
 
-def britz() -> Figure:
+def britz(name: str) -> Figure:
     """The table the documents rest on: BLEU over dimensions, additive against multiplicative."""
     lines = []
     for score in ("additive", "multiplicative"):
@@ -135,7 +135,7 @@ def britz() -> Figure:
         "个学习率。",
     )
     x, y = Text("attention dimensions", "注意力维度"), Text("BLEU", "BLEU")
-    return Figure("britz-2017", caption, x, y, tuple(lines), x_log=True)
+    return Figure(f"{name}-britz-2017", caption, x, y, tuple(lines), x_log=True)
 
 
 def large_runs(scores: Sequence[str]) -> list[tuple[Text, list[Tuned]]]:
@@ -147,52 +147,80 @@ def large_runs(scores: Sequence[str]) -> list[tuple[Text, list[Tuned]]]:
         ]
         tasks = dict.fromkeys(outcome.trial.task for outcome in kept)
         for task in tasks:
-            english = sweep.title if len(tasks) == 1 else f"{sweep.title} ({task})"
-            title = Text(english, f"各种打分，{TASKS.get(task, task)}")
+            told = TASKS.get(task, Text(task, task))
+            english = sweep.title if len(tasks) == 1 else f"{sweep.title} ({told.en})"
+            title = Text(english, f"各种打分，{told.zh}")
             found.append((title, tuned([outcome for outcome in kept if outcome.trial.task == task])))
     return found
 
 
 def recorded_leads(title: Text, settings: Sequence[Tuned], behind: str, ahead: str) -> list[Measured]:
     """By how much one score leads another in a recorded sweep, at each d_k and start both were trained at."""
-    alike: dict[Trial, dict[str, Tuned]] = {}
-    for one in settings:
-        alike.setdefault(replace(one.trial, rule="additive", lr=1.0), {})[one.trial.rule] = one
     found = []
-    for trial, scores in sorted(alike.items(), key=lambda item: (item[0].task, item[0].d, item[0].init)):
-        if behind not in scores or ahead not in scores:
-            continue
-        worse, better = scores[behind].losses, scores[ahead].losses
-        gaps = [worse[seed] - better[seed] for seed in sorted(worse) if seed in better]
-        names = {
-            "title": title,
-            "behind": NAMES[behind],
-            "ahead": NAMES[ahead],
-            "d": trial.d,
-            "start": _start_of(trial),
-        }
-        found.append(over_seeds(RECORDED.format(**names), gaps))
+    for trial, gaps in _gaps(settings, behind, ahead):
+        names = {"behind": NAMES[behind], "ahead": NAMES[ahead], "d": trial.d, "start": _start_of(trial)}
+        found.append(over_seeds(RECORDED.format(title=title, **names), gaps))
     return found
 
 
-def recorded_figure(title: Text, settings: Sequence[Tuned], number: int) -> Figure:
+def _gaps(settings: Sequence[Tuned], behind: str, ahead: str) -> list[tuple[Trial, list[float]]]:
+    """Nats by which `ahead` is better, seed by seed, wherever both scores were trained alike."""
+    alike: dict[Trial, dict[str, dict[int, float]]] = {}
+    for one in settings:
+        alike.setdefault(replace(one.trial, rule="additive", lr=1.0), {})[one.trial.rule] = one.losses
+    found = []
+    for trial, losses in sorted(alike.items(), key=lambda item: (item[0].task, item[0].d, item[0].init)):
+        worse, better = losses.get(behind, {}), losses.get(ahead, {})
+        if gaps := [worse[seed] - better[seed] for seed in sorted(worse) if seed in better]:
+            found.append((trial, gaps))
+    return found
+
+
+def recorded_figure(name: str, title: Text, settings: Sequence[Tuned], number: int) -> Figure:
     """Held-out loss over d_k of each score and start of a recorded sweep."""
     series: dict[tuple[str, Text], dict[int, list[float]]] = {}
     for one in settings:
         series.setdefault((one.trial.rule, _start_of(one.trial)), {})[one.trial.d] = list(one.losses.values())
+    starts = {start for _, start in series}
     lines = []
     order = list(NAMES)
     for (score, start), by_d in sorted(series.items(), key=lambda item: (order.index(item[0][0]), item[0][1].en)):
-        name = Text("{score}, {start}", "{score}，{start}").format(score=NAMES[score], start=start)
+        both = Text("{score}, {start}", "{score}，{start}").format(score=NAMES[score], start=start)
         points = sorted(by_d.items())
-        lines.append(line_over_seeds(name, [d for d, _ in points], [losses for _, losses in points]))
-    growing = all(one.trial.width == one.trial.d for one in settings)
-    caption = Text(
-        "Recorded run «{title}», larger than the one above, each setting at the best learning rate tried.{width}",
-        "已记录的训练「{title}」，规模大于上图，每种设置取所试学习率中最好的。{width}",
-    ).format(title=title, width=GROWING if growing else Text("", ""))
-    x, y = Text("d_k (dimensions)", "d_k（维）"), Text("held-out loss (nats per word)", "留出损失（nat/词）")
-    return Figure(f"recorded-{number}", caption, x, y, tuple(lines), x_log=True)
+        called = NAMES[score] if len(starts) == 1 else both
+        lines.append(line_over_seeds(called, [d for d, _ in points], [losses for _, losses in points]))
+    x, y = Text("d_k (dimensions)", "d_k（维）"), Text("held-out loss (nats per token)", "留出损失（nat/词元）")
+    return Figure(
+        f"{name}-recorded-{number}", _caption(title, settings), x, y, tuple(lines), x_log=True, y_log=_decades(lines)
+    )
+
+
+def _caption(title: Text, settings: Sequence[Tuned]) -> Text:
+    """What a recorded figure shows, and how far each score lags the additive one."""
+    seeds = min(len(one.losses) for one in settings)
+    rate = ONE_RATE if all(one.rates == 1 for one in settings) else BEST_RATE
+    said = [LARGER.format(title=title, seeds=seeds, rate=rate)]
+    starts = {_start_of(one.trial) for one in settings}
+    if len(starts) == 1:
+        said.append(START.format(start=starts.pop()))
+        if all(one.trial.width == one.trial.d for one in settings):
+            said.append(GROWING)
+        rivals = (score for score in NAMES if score != "additive")
+        said += [_lag(score, gaps) for score in rivals if (gaps := _gaps(settings, score, "additive"))]
+    return Text(" ".join(text.en for text in said), "".join(text.zh for text in said))
+
+
+def _lag(score: str, gaps: Sequence[tuple[Trial, list[float]]]) -> Text:
+    places, means = zip(*((str(trial.d), f"{interval(values).mean:+.2f}") for trial, values in gaps), strict=True)
+    values = ["0.00" if mean[1:] == "0.00" else mean.replace("-", "−") for mean in means]
+    d, lags = (Text(", ".join(each), "、".join(each)) for each in (places, values))
+    return LAG.format(score=NAMES[score], d=d, values=lags)
+
+
+def _decades(lines: Sequence[Line]) -> bool:
+    """Whether losses differ so much that only a logarithmic axis shows the small ones apart."""
+    values = [value for line in lines for value in (*line.y, *(line.low or ())) if value is not None]
+    return min(values) > 0 and max(values) > 10 * min(values)
 
 
 def _start_of(trial: Trial) -> Text:
@@ -228,11 +256,22 @@ RECORDED = Text(
     "recorded «{title}»: nats by which {ahead} leads {behind}, d_k = {d}, {start}",
     "已记录的「{title}」：{ahead}领先{behind}的 nat 数，d_k = {d}，{start}",
 )
-GROWING = Text(
-    " The model is as wide as d_k here, so Xavier's start leaves q and k the same variance at every d_k.",
-    "这里模型宽度等于 d_k，因此 Xavier 起步时 q、k 的方差在任何 d_k 下都相同。",
+LARGER = Text(
+    "Recorded run «{title}», larger than those above; {seeds} seeds, {rate}.",
+    "已记录的训练「{title}」，规模大于上面的训练；{seeds} 个种子，{rate}。",
 )
-TASKS = {"align": "对齐任务", "translation": "英译中"}
+ONE_RATE = Text("one learning rate for all", "所有设置用同一个学习率")
+BEST_RATE = Text("each setting at the best learning rate tried", "每种设置取所试学习率中最好的")
+START = Text("Start: {start}.", "起点：{start}。")
+GROWING = Text(
+    "The model is as wide as d_k, so q and k start with the same variance at every d_k.",
+    "模型宽度等于 d_k，因此 q、k 在任何 d_k 下都以相同的方差起步。",
+)
+LAG = Text(
+    "Behind additive at d_k = {d} by {values} nats a token ({score}).",
+    "d_k = {d} 时，{score}比加性落后 {values} nat/词元。",
+)
+TASKS = {"align": Text("alignment", "对齐任务"), "translation": Text("English to Chinese", "英译中")}
 NAMES = {
     "multiplicative": Text("dot product, unscaled", "未缩放点积"),
     "scaled-dot": Text("dot product, 1/√d_k", "缩放点积（1/√d_k）"),

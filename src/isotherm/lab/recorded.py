@@ -18,11 +18,15 @@ from isotherm.record.sweep import SWEEP_SCHEMA, Outcome, SweepRecord, Trial
 
 @dataclass(frozen=True)
 class Tuned:
-    """All seeds of one setting at the learning rate that suited it best: held-out losses by seed, in nats a token."""
+    """All seeds of one setting at the learning rate that suited it best: held-out losses by seed, in nats a token.
+
+    `rates` is how many learning rates were tried.
+    """
 
     trial: Trial
     losses: dict[int, float]
     diverged: int
+    rates: int
 
 
 def sweeps(folder: Traversable | None = None) -> Iterator[SweepRecord]:
@@ -56,5 +60,5 @@ def tuned(outcomes: Sequence[Outcome]) -> list[Tuned]:
         rate = min(by_rate, key=lambda lr: sum(map(loss_of, by_rate[lr])) / len(by_rate[lr]))
         losses = {outcome.trial.seed: loss_of(outcome) for outcome in by_rate[rate]}
         diverged = sum(outcome.diverged for outcome in by_rate[rate])
-        best.append(Tuned(replace(setting, lr=rate), losses, diverged))
+        best.append(Tuned(replace(setting, lr=rate), losses, diverged, len(by_rate)))
     return best

@@ -12,6 +12,7 @@ from isotherm.errors import InputError
 from isotherm.lab import contest, recorded
 from isotherm.lab.claims.additive_wins_at_large_d import CLAIM as WINS
 from isotherm.lab.claims.scaling_restores_it import CLAIM as RESTORES
+from isotherm.language import Text
 from isotherm.record import to_plain
 from isotherm.record.sweep import SWEEP_SCHEMA, Axes, Outcome, SweepRecord, Trial
 from isotherm.scale import Resolved
@@ -107,20 +108,42 @@ def test_recorded_runs_stand_beside_the_small_one(sweep, tmp_path, monkeypatch):
     lead = "recorded «scores over d»: nats by which additive leads dot product, unscaled, d_k = "
     assert value_of(record, f"{lead}16") == pytest.approx(0.1)
     assert value_of(record, f"{lead}512") == pytest.approx(1.3)
-    (shown,) = [figure for figure in record.figures if figure.id == "recorded-0"]
-    assert [line.name.en for line in shown.lines] == [
-        "dot product, unscaled, Xavier's start",
-        "additive, Xavier's start",
-    ]
+    (shown,) = [figure for figure in record.figures if figure.id == "wins-recorded-0"]
+    assert [line.name.en for line in shown.lines] == ["dot product, unscaled", "additive"]
     assert shown.lines[0].y == pytest.approx((1.11, 1.91))
+    assert shown.caption.en == (
+        "Recorded run «scores over d», larger than those above; 3 seeds, each setting at the best learning rate tried. "
+        "Start: Xavier's start. Behind additive at d_k = 16, 512 by +0.10, +1.30 nats a token (dot product, unscaled)."
+    )
     restored = run(RESTORES, **MOMENT)
     against = "recorded «scores over d»: nats by which dot product, 1/√d_k leads dot product, unscaled, d_k = 512"
     assert value_of(restored, against) == pytest.approx(1.2)
 
 
+def test_two_starts_are_told_apart_in_the_legend(sweep):
+    again = [replace(one, trial=replace(one.trial, init=2.0)) for one in sweep.outcomes]
+    shown = contest.recorded_figure("both", Text("t", "t"), recorded.tuned([*sweep.outcomes, *again]), 1)
+    assert [line.name.en for line in shown.lines[:2]] == [
+        "dot product, unscaled, Xavier's start",
+        "dot product, unscaled, gain 2",
+    ]
+    assert "Behind" not in shown.caption.en
+
+
+@pytest.mark.parametrize(("floor", "decades"), [(0.01, True), (0.5, False)])
+def test_losses_far_apart_get_a_logarithmic_axis(floor, decades):
+    few = [outcome("additive", d, 1e-3, seed, loss) for d, loss in ((16, 1.0), (512, floor)) for seed in range(2)]
+    assert contest.recorded_figure("far", Text("t", "t"), recorded.tuned(few), 0).y_log is decades
+
+
+def test_no_two_figures_of_the_contests_share_a_file():
+    shown = [figure.id for claim in (WINS, RESTORES) for figure in run(claim, **MOMENT).figures]
+    assert len(shown) == len(set(shown))
+
+
 def test_each_setting_is_taken_at_its_best_learning_rate(sweep):
     found = {(one.trial.rule, one.trial.d): one for one in recorded.tuned(sweep.outcomes)}
-    assert found["additive", 16].trial.lr == 1e-3
+    assert (found["additive", 16].trial.lr, found["additive", 16].rates) == (1e-3, 2)
     assert list(found["additive", 16].losses.values()) == pytest.approx([1.0, 1.01, 1.02])
 
 

@@ -11,6 +11,8 @@ from isotherm.language import Text
 from isotherm.record import Erratum, Measured, Step
 from isotherm.theory import freezing_threshold
 
+NAME = "wins"
+"""Of this claim's figures."""
 MARGIN = 0.25
 """nats a word: less is a match, more is a loss."""
 STARTS = ("unit", "xavier")
@@ -36,9 +38,9 @@ def experiment(setting: Setting) -> Result:
         (*_measured(entries, leads, holds), *recorded),
         CONDITION.format(d=large) if unit and not all(holds.values()) else None,
         (
-            *(contest.curves(entries, setting["dimensions"], start) for start in STARTS),
-            contest.britz(),
-            *(contest.recorded_figure(title, found, i) for i, (title, found) in enumerate(runs)),
+            *(contest.curves(NAME, entries, setting["dimensions"], start) for start in STARTS),
+            contest.britz(NAME),
+            *(contest.recorded_figure(NAME, title, found, i) for i, (title, found) in enumerate(runs)),
         ),
     )
 

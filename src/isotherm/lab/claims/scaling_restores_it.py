@@ -9,6 +9,8 @@ from isotherm.lab.numerals import percent
 from isotherm.language import Text
 from isotherm.record import Measured, Step
 
+NAME = "restored"
+"""Of this claim's figures."""
 MARGIN = 0.25
 """nats a word: less is a match, more is a loss."""
 SCORES = ("multiplicative", "scaled-dot", "additive")
@@ -36,9 +38,9 @@ def experiment(setting: Setting) -> Result:
         _sentence(large, gained, lost, behind[large]),
         (*_measured(entries, behind, keeps_up, gained, regained, large), *recorded),
         figures=(
-            contest.curves(entries, setting["dimensions"], START),
-            contest.britz(),
-            *(contest.recorded_figure(title, found, i) for i, (title, found) in enumerate(runs)),
+            contest.curves(NAME, entries, setting["dimensions"], START),
+            contest.britz(NAME),
+            *(contest.recorded_figure(NAME, title, found, i) for i, (title, found) in enumerate(runs)),
         ),
     )
 
