@@ -12,6 +12,7 @@ import csv
 import json
 import math
 import platform
+import random
 import statistics as st
 import subprocess
 import sys
@@ -300,22 +301,20 @@ def extra_mib(run: Callable[[], object], output_bytes: int) -> float:
 def timed(
     runs: dict[tuple[str, str, str], Callable[[], object]], rounds: int
 ) -> dict[tuple[str, str, str], list[float]]:
-    """Times of every run, all of them taking turns; the cache is cleared before each."""
+    """Times of every run, a few at a time in ever new order, so that none always follows the same; the cache is cleared."""
     samples: dict[tuple[str, str, str], list[float]] = {key: [] for key in runs}
+    order, shuffle = list(runs), random.Random(0).shuffle
     for turn in range(rounds):
-        for key, run in runs.items():
-            slow = key[1] == "eager"
-            if slow and turn:
+        shuffle(order)
+        for key in order:
+            if key[1] == "eager" and turn > 1:
                 continue
-            run()
-            marks = [
-                (torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True))
-                for _ in range(2 if slow else 8)
-            ]
+            runs[key]()
+            marks = [(torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)) for _ in range(2)]
             for begin, end in marks:
                 CACHE.zero_()
                 begin.record()
-                run()
+                runs[key]()
                 end.record()
             torch.cuda.synchronize()
             samples[key] += [begin.elapsed_time(end) for begin, end in marks]
@@ -401,7 +400,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--commit", default="unknown")
     parser.add_argument("--out", type=Path, default=Path("benchmarks/results/gpu"))
-    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--rounds", type=int, default=20)
     parser.add_argument("--quick", action="store_true", help="n = 4096 only")
     options = parser.parse_args()
     torch._dynamo.config.recompile_limit = 64

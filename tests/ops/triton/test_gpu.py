@@ -89,6 +89,30 @@ def test_head_dimensions(d, dtype):
         )
 
 
+@pytest.mark.parametrize("outlier", [0.0, 40.0], ids=["ordinary keys", "an outlier dimension"])
+@pytest.mark.parametrize("causal", [False, True], ids=["full", "causal"])
+@pytest.mark.parametrize("d", [64, 128])
+def test_moments_where_sums_of_the_keys_pay(d, causal, outlier, monkeypatch):
+    n = 8500 if causal else 2500
+    q, k, v = draw(1, 4, n - 100, d, s=n, hk=1)
+    k[..., 3] += outlier
+    used, make = [], dense.sums_of_keys
+    monkeypatch.setattr(dense, "sums_of_keys", lambda *given: (used.append(make(*given)), used[-1])[1])
+    got = attention(q, k, v, causal=causal, stats=True, impl="triton")
+    assert used[0].chunk > 0
+    rows = torch.tensor([0, 1, 700, 2047, n - 101], device="cuda")
+    s = q[:, :, rows].double() @ k.double().mT * d**-0.5
+    seen = (
+        torch.arange(n, device="cuda") <= rows.view(-1, 1) + 100 if causal else torch.ones(1, n, device="cuda").bool()
+    )
+    mean = torch.where(seen, s, 0).sum(-1) / seen.sum(-1)
+    spread = (torch.where(seen, s - mean.unsqueeze(-1), 0).square().sum(-1) / seen.sum(-1)).sqrt()
+    torch.testing.assert_close(got.stats.logit_mean[:, :, rows], mean, rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(got.stats.logit_std[:, :, rows], spread, rtol=2e-4, atol=0)
+    output = torch.softmax(s.masked_fill(~seen, -torch.inf), -1) @ v.double()
+    torch.testing.assert_close(got.output[:, :, rows].double(), output, rtol=2e-2, atol=2e-2)
+
+
 def test_values_of_another_width_and_a_soft_cap():
     q, k, v = draw(2, 3, 150, 96, dv=200)
     scale = InverseSqrt() * SoftCap(3.0)

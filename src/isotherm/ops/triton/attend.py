@@ -16,6 +16,8 @@ FAR = 1 << 30
 PROGRAMS = 512
 """Programs that keep a large GPU busy: keys are split until there are about this many."""
 LEAST_SPLIT = 512
+LOOKERS = 256
+"""Programs that look for flagged blocks, of which there are none as a rule."""
 
 
 @dataclass(frozen=True)
@@ -98,7 +100,9 @@ def split(call: Call, rows: int, keys: int) -> Split:
     """How to split the keys where blocks of `rows` rows alone would leave the GPU idle."""
     b, h, t = call.shape
     programs = triton.cdiv(t, rows) * b * h
-    parts = max(1, min(PROGRAMS // max(1, programs), triton.cdiv(call.k.shape[2], LEAST_SPLIT)))
+    # Of a block's parts under causality about 5/8 have keys, if the rows are four blocks of an even sample.
+    busy = PROGRAMS * 8 // 5 if call.causal and call.rows is not None else PROGRAMS
+    parts = max(1, min(busy // max(1, programs), triton.cdiv(call.k.shape[2], LEAST_SPLIT)))
     run = triton.cdiv(triton.cdiv(max(1, call.k.shape[2]), parts), keys) * keys
     return Split(max(1, triton.cdiv(call.k.shape[2], run)), run)
 
@@ -138,27 +142,30 @@ def launch(
     )
     out, lse = (nothing, nothing) if output is None else output
     bias, mask = call.bias, None if call.mask is None else call.mask.view(torch.uint8)
-    attend_kernel.attend[(programs, cut.parts)](
+    run = 1 if flags is None else triton.next_power_of_2(triton.cdiv(programs * cut.parts, LOOKERS))
+    attend_kernel.attend[(triton.cdiv(programs, run), cut.parts)](
         call.q, call.k, call.v, nothing if bias is None else bias, nothing if mask is None else mask,
         call.positions, call.positions if call.rows is None else call.rows, nothing if flags is None else flags,
         out, lse, values, first_key, broken,
         *call.q.stride(), *call.k.stride(), *call.v.stride(), *shared_strides(bias), *shared_strides(mask),
         rows, call.k.shape[2], call.q.shape[3], call.v.shape[3], h, call.groups, call.behind, call.ahead,
-        float(call.scale), float(call.softcap), cut.keys, b * h * rows,
+        float(call.scale), float(call.softcap), cut.keys, b * h * rows, b * h,
         BM=tile.rows, BN=tile.keys, WIDE=width(call.q.shape[3]), WIDE_V=width(call.v.shape[3]),
         GEOMETRY=call.causal or call.window > 0, MASK=mask is not None, BIAS=bias is not None,
         SOFTCAP=call.softcap > 0, PARTS=call.q.dtype != call.k.dtype, ROWS=call.rows is not None,
-        FLAGGED=flags is not None, OUTPUT=output is not None, STATS=fields is not None, PRECISION=precision(call),
+        FLAGGED=flags is not None, RUN=run, OUTPUT=output is not None, STATS=fields is not None, PRECISION=precision(call),
         num_warps=tile.warps, num_stages=tile.stages,
     )  # fmt: skip
 
 
 def merge(parts: Fields, into: Fields, splits: int) -> None:
     """Fields of disjoint sets of keys brought together."""
-    total = into.first_key.numel()
-    attend_kernel.merge[(triton.cdiv(total, 32),)](
-        parts.values, parts.first_key, into.values, into.first_key, into.broken, splits, total, BLOCK=32, num_warps=1
-    )
+    total, size = into.first_key.numel(), triton.next_power_of_2(splits)
+    block = max(1, min(32, 512 // size))
+    attend_kernel.merge[(triton.cdiv(total, block),)](
+        parts.values, parts.first_key, into.values, into.first_key, into.broken, splits, total,
+        PARTS=size, BLOCK=block, num_warps=4,
+    )  # fmt: skip
 
 
 def shared_strides(tensor: Tensor | None) -> tuple[int, int, int, int]:

@@ -1,5 +1,5 @@
 # mypy: ignore-errors
-# ruff: noqa: PLR0912, PLR0915, SIM102, SIM108
+# ruff: noqa: PLR0912, PLR0915, SIM108
 """Attention and its row statistics for everything the reference takes: one block of rows of one head per program.
 
 A running maximum, so logits of any size keep their digits; the tiles' sums are merged as `RowStats` merges them. Rows
@@ -48,21 +48,17 @@ def take_query(at, inside, wide, D, K_DTYPE: tl.constexpr, PARTS: tl.constexpr):
     return q.to(K_DTYPE), q.to(K_DTYPE), tl.full([q.shape[0]], 1.0, tl.float32)
 
 
-@triton.jit(do_not_specialize=["queries", "keys", "behind", "ahead", "split_keys", "total_rows", "hq", "groups"])
-def attend(q_ptr, k_ptr, v_ptr, bias_ptr, mask_ptr, positions, rows_ptr, flags, out_ptr, lse_ptr, fields, first_key, broken,
-           q_sb, q_sh, q_st, q_sd, k_sb, k_sh, k_st, k_sd, v_sb, v_sh, v_st, v_sd,
-           b_sb, b_sh, b_st, b_ss, m_sb, m_sh, m_st, m_ss,
-           queries, keys, D, DV, hq, groups, behind, ahead, scale, softcap, split_keys, total_rows,
-           BM: tl.constexpr, BN: tl.constexpr, WIDE: tl.constexpr, WIDE_V: tl.constexpr, GEOMETRY: tl.constexpr,
-           MASK: tl.constexpr, BIAS: tl.constexpr, SOFTCAP: tl.constexpr, PARTS: tl.constexpr, ROWS: tl.constexpr,
-           FLAGGED: tl.constexpr, OUTPUT: tl.constexpr, STATS: tl.constexpr, PRECISION: tl.constexpr):  # fmt: skip
-    """Output, lse and fields of BM rows over the keys of split `program_id(1)`."""
+@triton.jit
+def _rows(index, q_ptr, k_ptr, v_ptr, bias_ptr, mask_ptr, positions, rows_ptr, out_ptr, lse_ptr, fields, first_key, broken,
+          q_sb, q_sh, q_st, q_sd, k_sb, k_sh, k_st, k_sd, v_sb, v_sh, v_st, v_sd, b_sb, b_sh, b_st, b_ss, m_sb, m_sh,
+          m_st, m_ss, queries, keys, D, DV, hq, groups, behind, ahead, scale, softcap, split_keys, total_rows,
+          BM: tl.constexpr, BN: tl.constexpr, WIDE: tl.constexpr, WIDE_V: tl.constexpr, GEOMETRY: tl.constexpr,
+          MASK: tl.constexpr, BIAS: tl.constexpr, SOFTCAP: tl.constexpr, PARTS: tl.constexpr, ROWS: tl.constexpr,
+          OUTPUT: tl.constexpr, STATS: tl.constexpr, PRECISION: tl.constexpr):  # fmt: skip
+    """BM rows of one head."""
     K_DTYPE: tl.constexpr = k_ptr.dtype.element_ty
     blocks = tl.cdiv(queries, BM)
-    head, block = tl.program_id(0) // blocks, tl.program_id(0) % blocks
-    if FLAGGED:
-        if tl.load(flags + tl.program_id(1) * tl.num_programs(0) + tl.program_id(0)) == 0:
-            return
+    head, block = index // blocks, index % blocks
     b, h = (head // hq).to(tl.int64), (head % hq).to(tl.int64)
     hk = h // groups
     row = block * BM + tl.arange(0, BM)
@@ -181,47 +177,69 @@ def attend(q_ptr, k_ptr, v_ptr, bias_ptr, mask_ptr, positions, rows_ptr, flags, 
         tl.store(broken + tl.program_id(1).to(tl.int64) * n + at, (tl.abs(cross) < float("inf")) == 0, mask=inside)
 
 
+@triton.jit(
+    do_not_specialize=["queries", "keys", "behind", "ahead", "split_keys", "total_rows", "hq", "groups", "heads"]
+)
+def attend(q_ptr, k_ptr, v_ptr, bias_ptr, mask_ptr, positions, rows_ptr, flags, out_ptr, lse_ptr, fields, first_key, broken,
+           q_sb, q_sh, q_st, q_sd, k_sb, k_sh, k_st, k_sd, v_sb, v_sh, v_st, v_sd,
+           b_sb, b_sh, b_st, b_ss, m_sb, m_sh, m_st, m_ss,
+           queries, keys, D, DV, hq, groups, behind, ahead, scale, softcap, split_keys, total_rows, heads,
+           BM: tl.constexpr, BN: tl.constexpr, WIDE: tl.constexpr, WIDE_V: tl.constexpr, GEOMETRY: tl.constexpr,
+           MASK: tl.constexpr, BIAS: tl.constexpr, SOFTCAP: tl.constexpr, PARTS: tl.constexpr, ROWS: tl.constexpr,
+           FLAGGED: tl.constexpr, RUN: tl.constexpr, OUTPUT: tl.constexpr, STATS: tl.constexpr,
+           PRECISION: tl.constexpr):  # fmt: skip
+    """RUN blocks of rows over the keys of split `program_id(1)`; if FLAGGED, only those of them that are."""
+    total = tl.cdiv(queries, BM) * heads
+    start, flags = tl.program_id(0) * RUN, flags + tl.program_id(1).to(tl.int64) * total
+    end = tl.minimum(start + RUN, total)
+    if FLAGGED:
+        at = start + tl.arange(0, RUN)
+        if tl.max(tl.load(flags + at, mask=at < total, other=0).to(tl.int32), 0) == 0:
+            return
+    for index in range(start, end):
+        if not FLAGGED or tl.load(flags + index) != 0:
+            _rows(index, q_ptr, k_ptr, v_ptr, bias_ptr, mask_ptr, positions, rows_ptr, out_ptr, lse_ptr, fields, first_key,
+                  broken, q_sb, q_sh, q_st, q_sd, k_sb, k_sh, k_st, k_sd, v_sb, v_sh, v_st, v_sd, b_sb, b_sh, b_st, b_ss,
+                  m_sb, m_sh, m_st, m_ss, queries, keys, D, DV, hq, groups, behind, ahead, scale, softcap, split_keys,
+                  total_rows, BM, BN, WIDE, WIDE_V, GEOMETRY, MASK, BIAS, SOFTCAP, PARTS, ROWS, OUTPUT, STATS,
+                  PRECISION)  # fmt: skip
+
+
 @triton.jit(do_not_specialize=["splits", "total_rows"])
-def merge(parts, part_keys, fields, first_key, broken, splits, total_rows, BLOCK: tl.constexpr):
-    """Fields of disjoint sets of keys brought together, in float64, as `RowStats.merge` does."""
+def merge(parts, part_keys, fields, first_key, broken, splits, total_rows, PARTS: tl.constexpr, BLOCK: tl.constexpr):
+    """Fields of disjoint sets of keys brought together, in float64, all parts [PARTS, BLOCK] at once."""
     n = total_rows.to(tl.int64)
     at = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
-    inside = at < n
-    zero = tl.zeros([BLOCK], tl.float64)
-    count, mean, m2, rest, rest2, cross = zero, zero, zero, zero, zero, zero
-    peak, first_s = zero + NOTHING, zero + NOTHING
-    first = tl.full([BLOCK], NO_KEY, tl.int64)
-    for i in range(splits):
-        here = parts + i * 8 * n + at
-        more = tl.load(here, mask=inside, other=0.0)
-        between = tl.load(here + n, mask=inside, other=0.0) - mean
-        both = tl.maximum(count + more, 1.0)
-        m2 += tl.load(here + 2 * n, mask=inside, other=0.0) + between * between * count * (more / both)
-        mean += between * (more / both)
-        count += more
-        other = tl.load(here + 3 * n, mask=inside, other=NOTHING)
-        other_rest = tl.load(here + 4 * n, mask=inside, other=0.0)
-        new = tl.maximum(peak, other)
-        a, c = tl.where(peak == NOTHING, 0.0, peak - new), tl.where(other == NOTHING, 0.0, other - new)
-        wa, wc = tl.where(peak == NOTHING, 0.0, tl.exp(a)), tl.where(other == NOTHING, 0.0, tl.exp(c))
-        low = tl.minimum(wa, wc)
-        cross = wa * (cross + a * (1.0 + rest)) + wc * (
-            tl.load(here + 6 * n, mask=inside, other=0.0) + c * (1.0 + other_rest)
-        )
-        rest2 = rest2 * wa * wa + tl.load(here + 5 * n, mask=inside, other=0.0) * wc * wc + low * low
-        rest = rest * wa + other_rest * wc + low
-        peak = new
-        key = tl.load(part_keys + i * n + at, mask=inside, other=NO_KEY)
-        first_s = tl.where(key < first, tl.load(here + 7 * n, mask=inside, other=NOTHING), first_s)
-        first = tl.minimum(first, key)
+    inside, part = at < n, tl.arange(0, PARTS)[:, None]
+    there = (part < splits) & inside[None, :]
+    here = parts + part.to(tl.int64) * (8 * n) + at[None, :]
+    counts = tl.load(here, mask=there, other=0.0)
+    means = tl.load(here + n, mask=there, other=0.0)
+    m2 = tl.load(here + 2 * n, mask=there, other=0.0)
+    peaks = tl.load(here + 3 * n, mask=there, other=NOTHING)
+    rests = tl.load(here + 4 * n, mask=there, other=0.0)
+    rests2 = tl.load(here + 5 * n, mask=there, other=0.0)
+    crosses = tl.load(here + 6 * n, mask=there, other=0.0)
+    logits = tl.load(here + 7 * n, mask=there, other=NOTHING)
+    keys = tl.load(part_keys + part.to(tl.int64) * n + at[None, :], mask=there, other=NO_KEY)
+    count = tl.sum(counts, 0)
+    mean = tl.sum(means * counts, 0) / tl.maximum(count, 1.0)
+    away = means - mean[None, :]
+    peak, first = tl.max(peaks, 0), tl.min(keys, 0)
+    lower = tl.where(peaks == NOTHING, 0.0, peaks - peak[None, :])
+    weight = tl.where(peaks == NOTHING, 0.0, tl.exp(lower))
+    # The row's largest key is one part's largest; the other parts' largest belong to the rest.
+    most = tl.min(tl.where(peaks == peak[None, :], part, PARTS), 0)
+    other = tl.where(part == most[None, :], 0.0, weight)
+    cross = tl.sum(weight * (crosses + lower * (1.0 + rests)), 0)
     out = fields + at
     tl.store(out, count, mask=inside)
     tl.store(out + n, mean, mask=inside)
-    tl.store(out + 2 * n, m2, mask=inside)
+    tl.store(out + 2 * n, tl.sum(m2 + counts * away * away, 0), mask=inside)
     tl.store(out + 3 * n, peak, mask=inside)
-    tl.store(out + 4 * n, rest, mask=inside)
-    tl.store(out + 5 * n, rest2, mask=inside)
+    tl.store(out + 4 * n, tl.sum(weight * rests + other, 0), mask=inside)
+    tl.store(out + 5 * n, tl.sum(weight * weight * rests2 + other * other, 0), mask=inside)
     tl.store(out + 6 * n, cross, mask=inside)
-    tl.store(out + 7 * n, first_s, mask=inside)
+    tl.store(out + 7 * n, tl.max(tl.where(keys == first[None, :], logits, NOTHING), 0), mask=inside)
     tl.store(first_key + at, first, mask=inside)
     tl.store(broken + at, (tl.abs(cross) < float("inf")) == 0, mask=inside)

@@ -11,19 +11,25 @@ import triton
 from torch import Tensor
 from triton.tools.tensor_descriptor import TensorDescriptor
 
-from isotherm.ops.triton import attend, dense_kernel, gram_kernel
+from isotherm.ops.triton import attend, dense_kernel, finish_kernel, gram_kernel
 from isotherm.ops.triton.attend import Call
 from isotherm.ops.triton.fields import Fields
 
 ROOM = {torch.bfloat16: 2.0**50, torch.float16: 2.0**12}
 """The largest weight, relative to the reference, that leaves room for sums of squares (and for float16's range)."""
-GRAM = 9 << 20
-"""Bytes that the sums of the keys may take."""
-LEAST_KEYS = 128
-"""Keys of a chunk are a multiple of this."""
-LONG = 8192
-"""Keys from which sums of them pay: at 4096 they cost more than they save (LOG.md)."""
-SECTION = 24 << 20
+GRAM = 25 << 19
+"""Bytes that the sums of the keys may take under causality."""
+SUMMED = (torch.bfloat16,)
+"""Precisions whose range holds sums over all keys."""
+LEAST_KEYS = 256
+"""Keys of a chunk are a multiple of this: as many as the matrix units add up at a time."""
+LONG, LONGER = 2048, 8192
+"""Keys from which sums of them pay: the second under causality, and where products dominate and there is no output."""
+LEAST_CHUNKS = 8
+"""Chunks from which they pay under causality: with fewer, too many keys lie beyond a row's last whole chunk."""
+GRAM_PROGRAMS = 512
+"""Programs among which the keys are shared out when they are summed."""
+SECTION = 36 << 20
 """Bytes of keys and values worked on together under causality: what stays in the cache."""
 
 
@@ -37,9 +43,16 @@ class Tuning(NamedTuple):
     registers: int | None = None
 
 
-OUTPUT = {32: Tuning(64, 128, 2, 4, 168), 64: Tuning(64, 128, 2, 4, 168), 128: Tuning(128, 64, 3, 8)}
-STATISTICS = {32: Tuning(64, 128, 2, 4, 128), 64: Tuning(64, 128, 2, 4, 128), 128: Tuning(128, 128, 2, 8, 128)}
-SAMPLED = {32: Tuning(64, 128, 2, 4, 128), 64: Tuning(64, 128, 2, 4, 128), 128: Tuning(64, 128, 2, 4, 168)}
+OUTPUT = {
+    False: {32: Tuning(64, 128, 2, 4, 168), 64: Tuning(64, 128, 2, 4, 168), 128: Tuning(128, 64, 3, 8)},
+    True: {32: Tuning(64, 64, 2, 4, 128), 64: Tuning(64, 64, 2, 4, 128), 128: Tuning(128, 64, 3, 8)},
+}
+STATISTICS = {
+    False: {32: Tuning(64, 128, 3, 4, 128), 64: Tuning(64, 128, 3, 4, 128), 128: Tuning(128, 128, 2, 8, 128)},
+    True: {32: Tuning(64, 64, 3, 4, 96), 64: Tuning(64, 64, 3, 4, 96), 128: Tuning(64, 64, 2, 4, 128)},
+}
+SAMPLED = {32: Tuning(64, 64, 3, 4, 128), 64: Tuning(64, 64, 3, 4, 128), 128: Tuning(64, 128, 2, 4, 168)}
+"""Tiles by head dimension, and by causality."""
 
 
 @cache
@@ -59,7 +72,7 @@ def can(call: Call) -> bool:
     d = call.q.shape[3]
     return (
         plain
-        and d in OUTPUT
+        and d in SAMPLED
         and call.v.shape[3] == d
         and call.q.dtype in ROOM
         and call.q.dtype is call.k.dtype
@@ -79,62 +92,91 @@ def _bulk(x: Tensor) -> bool:
 def run(call: Call, *, output: tuple[Tensor, Tensor] | None, fields: Fields) -> None:
     """Fill output = (out, lse) and fields; what the fast kernel flags is done again by the general one."""
     (b, h, t), d, s = call.shape, call.q.shape[3], call.k.shape[2]
-    tuning = (OUTPUT if output is not None else STATISTICS if call.rows is None else SAMPLED)[d]
+    whole = (OUTPUT if output is not None else STATISTICS)[call.causal]
+    tuning = (whole if call.rows is None else SAMPLED)[d]
     cut = attend.Split(1, s) if output is not None else attend.split(call, tuning.rows, tuning.keys)
     into = fields if cut.parts == 1 else Fields.empty(call.shape, call.q.device, parts=cut.parts)
     flags = torch.empty(cut.parts * b * h * triton.cdiv(t, 64), dtype=torch.int8, device=call.q.device)
     factor, high, low = units(call.scale)
     section = max(1, min(b * h, SECTION // (4 * s * d))) if call.causal else b * h
-    pays = s >= LONG and cut.parts == 1 and call.rows is None and (output is not None or d < 128)
-    chunk, gram = _gram(call) if pays else (0, None)
-    written = into.values, into.first_key, into.broken, flags, call.positions
-    numbers = h, call.groups, factor, high, low, b * h * t
-    fast = output is not None and d == 128 and call.q.is_cuda and _generation(call.q.device) == 9
-    if fast and output is not None:
+    raw = into.values.view(torch.float32)
+    long = LONGER if call.causal or (d == 128 and output is None) else LONG
+    sums = sums_of_keys(call, raw) if cut.parts == 1 and s >= long else Sums(call.k, call.k)
+    parts, centre, chunk, kept = sums
+    early = overlaps(call)
+    numbers = h, call.groups, factor, b * h * t
+    if output is not None and d == 128 and call.q.is_cuda and _generation(call.q.device) == 9:
         from isotherm.ops.triton.hopper_kernel import hopper
 
-        items = triton.cdiv(t, 128) * b * h
-        out, lse = output
-        hopper[(min(_processors(call.q.device), items),)](
-            _swizzled(call.q, 64), _swizzled(call.k, 128), _swizzled(call.v, 128), _swizzled(out, 64),
-            call.k, *call.k.stride()[:2], lse, *written, t, s, triton.cdiv(t, 128), b * h, items, section, *numbers,
-            chunk, CAUSAL=call.causal, CHUNKS=chunk > 0, LIMIT=ROOM[call.q.dtype], num_warps=4,
+        blocks = triton.cdiv(t, 128)
+        hopper[(min(_processors(call.q.device), blocks * b * h),)](
+            _swizzled(call.q, 64), _swizzled(call.k, 128), _swizzled(call.v, 128), _swizzled(parts, 128),
+            _swizzled(output[0], 64), call.k, *call.k.stride()[:2], raw, call.positions, centre,
+            t, s, blocks, b * h, *numbers, chunk, kept,
+            CAUSAL=call.causal, CHUNKS=chunk > 0, num_warps=4, launch_pdl=early and chunk > 0,
         )  # fmt: skip
     else:
-        out, lse = (call.q, fields.values) if output is None else output
         blocks = triton.cdiv(t, tuning.rows)
         dense_kernel.dense[(blocks * b * h, cut.parts)](
             tiles(call.q, tuning.rows), tiles(call.k, tuning.keys), tiles(call.v, tuning.keys),
-            tiles(out, tuning.rows), call.q, call.positions if call.rows is None else call.rows, *call.q.stride()[:3],
-            call.k, *call.k.stride()[:3], lse, *written,
-            t, s, blocks, b * h, section, *numbers,
-            triton.cdiv(cut.keys, tuning.keys), chunk, D=d, BM=tuning.rows, BN=tuning.keys, STAGES=tuning.stages,
-            CAUSAL=call.causal, OUTPUT=output is not None, ROWS=call.rows is not None, CHUNKS=chunk > 0,
-            LIMIT=ROOM[call.q.dtype], num_warps=tuning.warps, maxnreg=tuning.registers,
+            tiles(call.q if output is None else output[0], tuning.rows), call.q,
+            call.positions if call.rows is None else call.rows, *call.q.stride()[:3], call.k, *call.k.stride()[:3],
+            raw, call.positions, parts, centre, t, s, blocks, b * h, section, *numbers,
+            triton.cdiv(cut.keys, tuning.keys), chunk, kept, D=d, BM=tuning.rows, BN=tuning.keys, STAGES=tuning.stages,
+            CAUSAL=call.causal, OUTPUT=output is not None, ROWS=call.rows is not None, CHUNKS=chunk > 0, EARLY=early,
+            num_warps=tuning.warps, maxnreg=tuning.registers, launch_pdl=early and chunk > 0,
         )  # fmt: skip
-    if gram is not None:
-        rows, keys = (128, 128) if fast else (tuning.rows, tuning.keys)
-        high = c_float(call.scale).value
-        gram_kernel.moments[(triton.cdiv(t, rows) * b * h,)](
-            call.q, gram, into.values, flags, call.positions, *call.q.stride()[:3], t, s, h, call.groups, chunk,
-            gram.shape[1], high, call.scale - high, b * h * t, D=d, BM=rows, BN=keys, CAUSAL=call.causal,
-            num_warps=4 if d < 128 else 8,
-        )  # fmt: skip
+    finish_kernel.finish[(triton.cdiv(t, 256) * b * h, cut.parts)](
+        raw, into.values, into.first_key, into.broken, flags, raw if output is None else output[1],
+        t, factor, high, low, b * h * t, cut.keys,
+        BM=256, OUTPUT=output is not None, CHUNKS=chunk > 0, LIMIT=ROOM[call.q.dtype], num_warps=4,
+    )  # fmt: skip
     attend.again(call, cut, flags, output=output, fields=into)
     if into is not fields:
         attend.merge(into, fields, cut.parts)
 
 
-def _gram(call: Call) -> tuple[int, Tensor]:
-    """A chunk's length, a multiple of every tile's and large enough that the sums stay small; the sums up to each chunk."""
-    (b, hkv, s, d), k = call.k.shape, call.k
-    chunks = max(1, min(s // LEAST_KEYS, GRAM // (4 * b * hkv * (d + 1) * d)))
-    chunk = s // chunks // LEAST_KEYS * LEAST_KEYS
-    sums = torch.empty(b * hkv, s // chunk, d + 1, d, device=k.device)
-    gram_kernel.gram[(s // chunk, b * hkv)](
-        k, sums, *k.stride()[:3], hkv, chunk, s // chunk, D=d, BN=min(64, LEAST_KEYS), num_warps=4
-    )
-    return chunk, sums.cumsum_(1)
+class Sums(NamedTuple):
+    """What `gram_kernel.fold` makes of the keys, up to every `chunk` of them (`kept` times) or of all (once).
+
+    A chunk of 0 means none, and the tensors are there to fill places.
+    """
+
+    parts: Tensor
+    centre: Tensor
+    chunk: int = 0
+    kept: int = 0
+
+
+def overlaps(call: Call) -> bool:
+    """Whether a kernel may begin while the one before it still sums keys."""
+    return call.k.is_cuda
+
+
+def sums_of_keys(call: Call, scratch: Tensor) -> Sums:
+    """Sums over the keys where they pay. `scratch` is memory that is written to later: the sums of each chunk lie there."""
+    (b, hkv, s, d), k, early = call.k.shape, call.k, overlaps(call)
+    if 2 * call.q.shape[2] < s or call.rows is not None or k.dtype not in SUMMED:
+        return Sums(call.k, call.k)
+    wanted = GRAM // (b * hkv * (6 * d + 8) * d) if call.causal else triton.cdiv(GRAM_PROGRAMS, b * hkv)
+    chunks = min(wanted, s // LEAST_KEYS, scratch.numel() // (b * hkv * d * d))
+    if chunks < (LEAST_CHUNKS if call.causal else 1):
+        return Sums(call.k, call.k)
+    chunk = s // 2 ** int(log2(chunks)) // LEAST_KEYS * LEAST_KEYS
+    chunks = s // chunk
+    kept = chunks if call.causal else 1
+    first = torch.empty(b * hkv, chunks, d, device=k.device)
+    parts = torch.empty(b * hkv, kept, 3 * d, d, dtype=k.dtype, device=k.device)
+    centre = torch.empty(b * hkv, kept, 2, d, device=k.device)
+    gram_kernel.gram[(chunks, b * hkv)](
+        k, scratch, first, *k.stride()[:3], hkv, chunk, chunks,
+        D=d, BN=LEAST_KEYS, STAGES=2 if d < 128 else 3, EARLY=early, num_warps=4 if d < 128 else 8,
+    )  # fmt: skip
+    gram_kernel.fold[(d // 16, b * hkv)](
+        scratch, first, parts, centre, chunk, chunks, D=d, BR=16, EVERY=call.causal, EARLY=early, num_warps=4,
+        launch_pdl=early,
+    )  # fmt: skip
+    return Sums(parts, centre, chunk, kept)
 
 
 def units(scale: float) -> tuple[float, float, float]:

@@ -1,5 +1,5 @@
 # mypy: ignore-errors
-# ruff: noqa: PLR0912, PLR0915
+# ruff: noqa: PLR0912, PLR0915, SIM102
 """Output and every row statistic of plain attention (no mask, bias, cap or window), as fast as the softmax allows.
 
 What keeps the softmax small beside the two matrix products:
@@ -7,20 +7,17 @@ What keeps the softmax small beside the two matrix products:
 - Weights are 2^(t − r) for a reference r that stays put: the row's largest logit in the first block of keys. No running
   maximum, so no rescaling of the output and no exchange between lanes until the row is done. float32 and bfloat16 have
   room for weights up to 2^50; a row that needs more is flagged and done again by the kernel of `attend_kernel`.
-- The largest key is left out of the sums by subtraction at the end. That would cost a nearly frozen row its digits
-  (`RowStats.rest` is all there is to such a row), so these are flagged and done again, too.
+- The largest key is left out of the sums by subtraction at the end (`finish_kernel`). That would cost a nearly frozen row
+  its digits (`RowStats.rest` is all there is to such a row), so these are flagged and done again, too.
+- Weights are never negative, so the largest is found among their bits as whole numbers: Hopper compares three at a time.
 - Sums stay in the lanes ([rows, 8]: the eight columns a quad of lanes holds) until the last block.
 """
 
 import triton
 import triton.language as tl
+from triton.language.extra.cuda import gdc_wait
 
-LN2 = tl.constexpr(0.6931471805599453)
-NOTHING = tl.constexpr(-1e300)
-NO_KEY = tl.constexpr(9223372036854775807)
 HIDDEN = tl.constexpr(-16384.0)
-FROZEN = tl.constexpr(2.0**-9)
-FEW = tl.constexpr(64)
 
 
 @triton.jit
@@ -36,21 +33,42 @@ def _weigh(s, column, limit, factor, reference, BM: tl.constexpr, BN: tl.constex
     w3 = w.reshape(BM, BN // 8, 8)
     t3 = t.reshape(BM, BN // 8, 8)
     u3 = u.reshape(BM, BN // 8, 8)
-    big = tl.max(w3, 1)
+    big = tl.max(w3.to(tl.int32, bitcast=True), 1)
     total, total2, cross = tl.sum(w3, 1), tl.sum(w3 * w3, 1), tl.sum(w3 * t3, 1)
     return w, big, total, total2, cross, tl.sum(u3, 1), tl.sum(u3 * u3, 1)
 
 
+@triton.jit
+def with_sums(q_desc, parts, centre, b, h, block, place, BM: tl.constexpr, D: tl.constexpr):
+    """q·k̄, Σ|qᵢ|√Σkᵢ² and Σ(q·k − q·k̄)² of the keys whose sums (`gram_kernel`) lie at `place`."""
+    wide = tl.arange(0, D)
+    at = parts + place * (3 * D * D) + wide[:, None] * D + wide[None, :]
+    mean, root = tl.load(centre + place * (2 * D) + wide), tl.load(centre + place * (2 * D) + D + wide)
+    if D <= 64:  # all at once, to wait once; larger ones would crowd out other programs
+        low, middle, high = tl.load(at + 2 * D * D), tl.load(at + D * D), tl.load(at)
+        q = q_desc.load([b, h, block * BM, 0]).reshape(BM, D)
+        product = tl.dot(q, high, tl.dot(q, middle, tl.dot(q, low)))
+    else:
+        q = q_desc.load([b, h, block * BM, 0]).reshape(BM, D)
+        product = tl.dot(q, tl.load(at + 2 * D * D))
+        product = tl.dot(q, tl.load(at + D * D), product)
+        product = tl.dot(q, tl.load(at), product)
+    q = q.to(tl.float32)
+    return tl.sum(q * mean[None, :], 1), tl.sum(tl.abs(q) * root[None, :], 1), tl.sum(product * q, 1)
+
+
+@triton.jit
+def _keep(raw, n, pair: tl.constexpr, first, second, inside):
+    """Two values of a row, where `finish_kernel` looks for them."""
+    half = tl.arange(0, 2)[None, :]
+    tl.store(raw[:, None] + 2 * pair * n + half, tl.join(first, second), mask=inside[:, None] & (half < 2))
+
+
 @triton.jit(
     do_not_specialize=[
-        "q_sb",
-        "q_sh",
-        "q_st",
         "split_tiles",
         "chunk",
-        "k_sb",
-        "k_sh",
-        "k_st",
+        "kept",
         "queries",
         "keys",
         "blocks",
@@ -61,22 +79,23 @@ def _weigh(s, column, limit, factor, reference, BM: tl.constexpr, BN: tl.constex
         "total_rows",
     ]
 )
-def dense(q_desc, k_desc, v_desc, out_desc, q_ptr, rows_ptr, q_sb, q_sh, q_st, k_ptr, k_sb, k_sh, k_st, lse_ptr,
-          fields, first_key, broken, flags, positions, queries, keys, blocks, heads, section, hq, groups,
-          factor, unit_high, unit_low, total_rows, split_tiles, chunk,
+def dense(q_desc, k_desc, v_desc, out_desc, q_ptr, rows_ptr, q_sb, q_sh, q_st, k_ptr, k_sb, k_sh, k_st,
+          raw, positions, parts, centre, queries, keys, blocks, heads, section, hq, groups,
+          factor, total_rows, split_tiles, chunk, kept,
           D: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, STAGES: tl.constexpr, CAUSAL: tl.constexpr,
-          OUTPUT: tl.constexpr, ROWS: tl.constexpr, CHUNKS: tl.constexpr, LIMIT: tl.constexpr):  # fmt: skip
-    """One block of BM rows of one head, over the keys of split `program_id(1)`. `unit` turns log₂ units into nats."""
-    # Heads in sections that fit the cache; in each the longest rows first.
+          OUTPUT: tl.constexpr, ROWS: tl.constexpr, CHUNKS: tl.constexpr, EARLY: tl.constexpr):  # fmt: skip
+    """One block of BM rows of one head, over the keys of split `program_id(1)`; its sums go to `raw`, for `finish_kernel`."""
     index = tl.program_id(0)
-    lead = index // (section * blocks) * section
-    left = index % (section * blocks)
-    within = tl.minimum(section, heads - lead)
-    if CAUSAL:
-        block, head = blocks - 1 - left // within, lead + left % within
+    if CAUSAL:  # heads in sections that fit the cache; in each the longest rows first
+        lead = index // (section * blocks) * section
+        left, within = index - lead * blocks, tl.minimum(section, heads - lead)
+        block = left // within
+        block, head = blocks - 1 - block, lead + left - block * within
     else:
-        block, head = left % blocks, lead + left // blocks
-    b, h = head // hq, head % hq
+        head = index // blocks
+        block = index - head * blocks
+    b = head // hq
+    h = head - b * hq
     hk = h // groups
     rows = block * BM + tl.arange(0, BM)
     inside = rows < queries
@@ -94,27 +113,31 @@ def dense(q_desc, k_desc, v_desc, out_desc, q_ptr, rows_ptr, q_sb, q_sh, q_st, k
     tiles = tl.minimum((seen + BN - 1) // BN, start_tile + split_tiles)
     whole = tl.minimum(tl.maximum(whole, start_tile), start_tile + split_tiles)
     ahead = tl.arange(0, BN)
+    n = total_rows.to(tl.int64)
+    raw += split.to(tl.int64) * 16 * n + 2 * (head.to(tl.int64) * queries + rows)
+    if CAUSAL and ROWS:
+        if start_tile >= tiles:  # these rows end before this split begins
+            nothing = tl.zeros([BM], tl.float32)
+            _keep(raw, n, 2, nothing, nothing, inside)
+            _keep(raw, n, 3, nothing, nothing, inside)
+            _keep(raw, n, 4, (nothing.to(tl.int32) - 1).to(tl.float32, bitcast=True), nothing, inside)
+            return
 
     # The first 16 keys give the reference, and the first of them the sink's logit.
     few, wide = tl.arange(0, 16), tl.arange(0, D)
+    at = k_ptr + b.to(tl.int64) * k_sb + hk.to(tl.int64) * k_sh
+    first_keys = tl.load(at + tl.minimum(few, keys - 1)[:, None] * k_st + wide[None, :])
     if ROWS:
         q_at = q_ptr + b.to(tl.int64) * q_sb + h.to(tl.int64) * q_sh + source[:, None] * q_st + wide[None, :]
         q = tl.load(q_at)
     else:
         q = q_desc.load([b, h, block * BM, 0]).reshape(BM, D)
-    at = (
-        k_ptr
-        + b.to(tl.int64) * k_sb
-        + hk.to(tl.int64) * k_sh
-        + tl.minimum(few, keys - 1)[:, None] * k_st
-        + wide[None, :]
-    )
-    start = tl.dot(q, tl.load(at).T)
+    start = tl.dot(q, first_keys.T)
     sink = tl.sum(tl.where(few[None, :] == 0, start, 0.0), 1)
     reference = tl.max(tl.where(few[None, :] <= limit[:, None], start, float("-inf")), 1)
     reference = tl.where(reference > float("-inf"), reference, 0.0) * factor
-    big = tl.zeros([BM, 8], tl.float32)
-    total, total2, cross, sums, squares = big, big, big, big, big
+    big, total = tl.zeros([BM, 8], tl.int32), tl.zeros([BM, 8], tl.float32)
+    total2, cross, sums, squares = total, total, total, total
     o = tl.zeros([BM, D], tl.float32)
     # Whole chunks of keys first, whose moments `gram_kernel` has; then whole blocks; then blocks some rows see part of.
     known = start_tile
@@ -123,7 +146,7 @@ def dense(q_desc, k_desc, v_desc, out_desc, q_ptr, rows_ptr, q_sb, q_sh, q_st, k
     for part in tl.static_range(0 if CHUNKS else 1, 3):
         begin = start_tile if part == 0 else (known if part == 1 else whole)
         end = known if part == 0 else (whole if part == 1 else tiles)
-        for i in tl.range(begin, end, num_stages=STAGES if part < 2 or ROWS else 1):
+        for i in tl.range(begin, end, num_stages=STAGES):
             s = tl.dot(q, k_desc.load([b, hk, i * BN, 0]).reshape(BN, D).T)
             w, more, a, c, d, e, f = _weigh(s, i * BN + ahead, limit, factor, reference, BM, BN, part == 2)
             big = tl.maximum(big, more)
@@ -134,49 +157,25 @@ def dense(q_desc, k_desc, v_desc, out_desc, q_ptr, rows_ptr, q_sb, q_sh, q_st, k
                 v = v_desc.load([b, hk, i * BN, 0]).reshape(BN, D)
                 o = tl.dot(w.to(v.dtype), v, o)
 
-    big, total, total2 = tl.max(big, 1), tl.sum(total, 1), tl.sum(total2, 1)
-    cross, sums, squares = tl.sum(cross, 1), tl.sum(sums, 1), tl.sum(squares, 1)
-    # From here on, of the keys of this split alone: `limit` is the index of the last seen among them.
-    limit = tl.minimum(limit, (start_tile + split_tiles) * BN - 1) - start_tile * BN
-    some = limit >= 0
-    # A difference that keeps less than 1/512 of its terms is not to be trusted: a nearly frozen row, or logits far from
-    # the reference for their spread (a few keys beside whole chunks of them weigh too little for that to matter).
-    direct = limit + 1 - (known - start_tile) * BN
-    far = (squares - sums * sums / direct < FROZEN * squares) & (direct > FEW if CHUNKS else direct > 1)
-    blurred = (total - big < FROZEN * big) | far
-    fine = ((big <= LIMIT) & (big > 0) | (some == 0)) & (tl.abs(cross) < float("inf")) & ((blurred & (limit > 0)) == 0)
-    flag = tl.max(tl.where(fine | (inside == 0), 0, 1).reshape(BM // 64, 64), 1).to(tl.int8)
-    sixty = block * (BM // 64) + tl.arange(0, BM // 64)
-    sixties = tl.cdiv(queries, 64)
-    tl.store(flags + (split * heads + head.to(tl.int64)) * sixties + sixty, flag, mask=sixty < sixties)
+    total = tl.sum(total, 1)
     if OUTPUT:
-        o = o / tl.where(total > 0, total, 1.0)[:, None]
+        o = o * (1.0 / tl.where(total > 0, total, 1.0))[:, None]
         out_desc.store([b, h, block * BM, 0], o.to(q.dtype).reshape(1, 1, BM, D))
-    # float64 numbers cannot be passed to a kernel; two float32 parts can.
-    unit = tl.full([BM], 0.0, tl.float64) + unit_high + unit_low
-    big = tl.where(some, big, 1.0)
-    top = tl.log2(big).to(tl.float64)
-    share = 1.0 / big.to(tl.float64)
-    count = tl.where(some, limit + 1, 0).to(tl.float64)
-    mean = sums.to(tl.float64) / tl.maximum(direct, 1).to(tl.float64)
-    spread = squares.to(tl.float64) - mean * sums.to(tl.float64)
-    base = reference.to(tl.float64)
-    others = tl.where(limit > 0, total.to(tl.float64) * share - 1.0, 0.0)
-    peak = tl.where(some, (base + top) * unit, NOTHING)
-    n = total_rows.to(tl.int64)
-    at = head.to(tl.int64) * queries + rows
-    fields += split.to(tl.int64) * 8 * n
-    tl.store(fields + at, count, mask=inside)
-    tl.store(fields + n + at, tl.where(direct > 0, (mean + base) * unit, 0.0), mask=inside)
-    tl.store(fields + 2 * n + at, tl.maximum(spread, 0.0) * (unit * unit), mask=inside)
-    tl.store(fields + 3 * n + at, peak, mask=inside)
-    tl.store(fields + 4 * n + at, others, mask=inside)
-    tl.store(fields + 5 * n + at, tl.where(limit > 0, total2.to(tl.float64) * share * share - 1.0, 0.0), mask=inside)
-    tl.store(fields + 6 * n + at, (cross.to(tl.float64) * share - top * (1.0 + others)) * unit, mask=inside)
-    first_logit = sink.to(tl.float64) * unit * factor
-    tl.store(fields + 7 * n + at, tl.where(some, first_logit, NOTHING), mask=inside)
-    tl.store(first_key + split * n + at, tl.where(some, (start_tile * BN).to(tl.int64), NO_KEY), mask=inside)
-    tl.store(broken + split * n + at, inside == 0, mask=inside)
-    lse = peak + tl.log2(1.0 + others.to(tl.float32)).to(tl.float64) * LN2
-    if OUTPUT:
-        tl.store(lse_ptr + at, tl.where(some, lse.to(tl.float32), float("-inf")), mask=inside)
+    # Of the keys of this split alone: `limit` is the index of the last seen among them.
+    limit = tl.minimum(limit, (start_tile + split_tiles) * BN - 1) - start_tile * BN
+    if CHUNKS and EARLY:
+        gdc_wait()  # the sums of the keys lay where the values go
+    direct = limit + 1 - (known - start_tile) * BN
+    _keep(raw, n, 0, reference, tl.max(big, 1).to(tl.float32, bitcast=True), inside)
+    _keep(raw, n, 1, total, tl.sum(total2, 1), inside)
+    _keep(raw, n, 2, tl.sum(cross, 1), sink, inside)
+    _keep(raw, n, 3, tl.sum(sums, 1), tl.sum(squares, 1), inside)
+    _keep(raw, n, 4, limit.to(tl.float32, bitcast=True), direct.to(tl.float32, bitcast=True), inside)
+    if CHUNKS:
+        along, reach, square = tl.zeros([BM], tl.float32), tl.zeros([BM], tl.float32), tl.zeros([BM], tl.float32)
+        if known > 0:
+            kv = (b * (hq // groups) + hk).to(tl.int64)
+            place = kv * kept + tl.minimum(known * BN // chunk, kept) - 1
+            along, reach, square = with_sums(q_desc, parts, centre, b, h, block, place, BM, D)
+        _keep(raw, n, 5, along, reach, inside)
+        _keep(raw, n, 6, square, square, inside)

@@ -1,5 +1,5 @@
 # mypy: ignore-errors
-# ruff: noqa: PLR0915
+# ruff: noqa: PLR0915, SIM102
 """What `dense_kernel` does, with Hopper's own scheduling (Gluon): for head dimension 128, where the products dominate.
 
 Two warpgroups work on 64 rows each and share the keys that one more warp fetches (TMA). They take turns at the matrix
@@ -12,11 +12,7 @@ from triton.experimental import gluon
 from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared as fence
 from triton.experimental.gluon.language.nvidia.hopper import mbarrier, tma, warpgroup_mma, warpgroup_mma_wait
 
-LN2 = gl.constexpr(0.6931471805599453)
-NOTHING = gl.constexpr(-1e300)
-NO_KEY = gl.constexpr(9223372036854775807)
 HIDDEN = gl.constexpr(-16384.0)
-FROZEN = gl.constexpr(2.0**-9)
 BM = gl.constexpr(128)
 BN = gl.constexpr(128)
 D = gl.constexpr(128)
@@ -24,15 +20,24 @@ STAGES = gl.constexpr(2)
 
 
 @gluon.jit
-def _item(index, blocks, heads, section, CAUSAL: gl.constexpr):
-    """Which rows and head come `index`-th: heads in sections that fit the cache, in each the longest rows first."""
-    start = index // (section * blocks) * section
-    left = index % (section * blocks)
-    within = gl.minimum(section, heads - start)
+def _items(blocks, heads, CAUSAL: gl.constexpr):
+    """How many blocks of rows this program does."""
+    units = (blocks + 1) // 2 * heads if CAUSAL else blocks * heads
+    mine = (units - gl.program_id(0) + gl.num_programs(0) - 1) // gl.num_programs(0)
+    return 2 * mine if CAUSAL else mine
+
+
+@gluon.jit
+def _item(i, blocks, CAUSAL: gl.constexpr):
+    """Which rows and head come i-th. Under causality a long block and a short one in turn, so that all programs do alike."""
     if CAUSAL:
-        block, head = blocks - 1 - left // within, start + left % within
+        half = (blocks + 1) // 2
+        pair = gl.program_id(0) + (i // 2) * gl.num_programs(0)
+        head, block = pair // half, pair % half
+        block = gl.where(i % 2 == 0, blocks - 1 - block, block)
     else:
-        block, head = left % blocks, start + left // blocks
+        index = gl.program_id(0) + i * gl.num_programs(0)
+        head, block = index // blocks, index % blocks
     return block, head
 
 
@@ -46,6 +51,18 @@ def _bounds(positions, row, queries, keys, CAUSAL: gl.constexpr):
         seen = gl.maximum(gl.minimum(last + 1, keys), 1)
         whole = gl.maximum(gl.minimum(first + 1, keys), 0) // BN
     return (seen + BN - 1) // BN, whole
+
+
+@gluon.jit
+def _known(whole, chunk):
+    """Blocks of keys that lie in whole chunks, whose moments `gram_kernel` has."""
+    return whole * BN // chunk * (chunk // BN)
+
+
+@gluon.jit
+def _await_sums():
+    """Until the kernel before this one, which makes the sums of the keys, is through."""
+    gl.inline_asm_elementwise("griddepcontrol.wait; // $0", "=r", [], gl.int32, False, 1)
 
 
 @gluon.jit
@@ -65,7 +82,15 @@ def _weigh(s, column, factor, reference, limit, MASKED: gl.constexpr):
         u = gl.where(seen, t, 0.0)
     w = gl.exp2(t)
     w3, t3, u3 = w.reshape([64, BN // 8, 8]), t.reshape([64, BN // 8, 8]), u.reshape([64, BN // 8, 8])
-    return w, gl.max(w3, 1), gl.sum(w3, 1), gl.sum(w3 * w3, 1), gl.sum(w3 * t3, 1), gl.sum(u3, 1), gl.sum(u3 * u3, 1)
+    return (
+        w,
+        gl.max(w3.to(gl.int32, bitcast=True), 1),
+        gl.sum(w3, 1),
+        gl.sum(w3 * w3, 1),
+        gl.sum(w3 * t3, 1),
+        gl.sum(u3, 1),
+        gl.sum(u3 * u3, 1),
+    )
 
 
 @gluon.jit
@@ -83,13 +108,15 @@ def _pack(w, DTYPE: gl.constexpr, LAYOUT: gl.constexpr):
 
 
 @gluon.jit
-def _fetch(q_desc, k_desc, v_desc, q_smem, k_smem, v_smem, q_full, q_empty, k_full, k_empty, v_full, v_empty,
-           positions, queries, keys, blocks, heads, items, section, hq, groups, CAUSAL: gl.constexpr):  # fmt: skip
+def _fetch(q_desc, k_desc, v_desc, g_desc, q_smem, k_smem, v_smem, q_full, q_empty, k_full, k_empty, v_full, v_empty,
+           positions, queries, keys, blocks, heads, hq, groups, chunk, kept, CAUSAL: gl.constexpr,
+           CHUNKS: gl.constexpr):  # fmt: skip
     at, phase = 0, 1
+    v_at, v_phase = 0, 1
     slot, half = 0, 1
-    for index in range(gl.program_id(0), items, gl.num_programs(0)):
-        block, head = _item(index, blocks, heads, section, CAUSAL)
-        tiles, _ = _bounds(positions, block * BM, queries, keys, CAUSAL)
+    for index in range(_items(blocks, heads, CAUSAL)):
+        block, head = _item(index, blocks, CAUSAL)
+        tiles, whole = _bounds(positions, block * BM, queries, keys, CAUSAL)
         b, h = head // hq, head % hq
         hk = h // groups
         for w in gl.static_range(2):
@@ -105,18 +132,31 @@ def _fetch(q_desc, k_desc, v_desc, q_smem, k_smem, v_smem, q_full, q_empty, k_fu
             mbarrier.wait(k_empty.index(at), phase)
             mbarrier.expect(k_full.index(at), k_desc.block_type.nbytes)
             tma.async_copy_global_to_shared(k_desc, [b, hk, column, 0], k_full.index(at), k_smem.index(at))
-            mbarrier.wait(v_empty.index(at), phase)
-            mbarrier.expect(v_full.index(at), v_desc.block_type.nbytes)
-            tma.async_copy_global_to_shared(v_desc, [b, hk, column, 0], v_full.index(at), v_smem.index(at))
             at, phase = _step(at, phase)
+            mbarrier.wait(v_empty.index(v_at), v_phase)
+            mbarrier.expect(v_full.index(v_at), v_desc.block_type.nbytes)
+            tma.async_copy_global_to_shared(v_desc, [b, hk, column, 0], v_full.index(v_at), v_smem.index(v_at))
+            v_at, v_phase = _step(v_at, v_phase)
             column -= BN
+        if CHUNKS:
+            # The three parts of the keys' sums, each as tall as a block of keys, take the way of the keys.
+            known = _known(whole, chunk)
+            if known > 0:
+                _await_sums()
+                kv, last = b * (hq // groups) + hk, gl.minimum(known * BN // chunk, kept) - 1
+                for part in gl.static_range(3):
+                    mbarrier.wait(k_empty.index(at), phase)
+                    mbarrier.expect(k_full.index(at), g_desc.block_type.nbytes)
+                    tma.async_copy_global_to_shared(
+                        g_desc, [kv, last, (2 - part) * D, 0], k_full.index(at), k_smem.index(at)
+                    )
+                    at, phase = _step(at, phase)
 
 
 @gluon.jit
 def _work(WHICH: gl.constexpr, out_desc, q_smem, k_smem, v_smem, q_full, q_empty, k_full, k_empty, v_full, v_empty,
-          turns, k_ptr, k_sb, k_sh, lse_ptr, fields, first_key, broken, flags, positions, queries, keys, blocks, heads,
-          items, section, hq, groups, factor, unit, total_rows, chunk, CAUSAL: gl.constexpr, CHUNKS: gl.constexpr,
-          LIMIT: gl.constexpr):  # fmt: skip
+          turns, k_ptr, k_sb, k_sh, raw, positions, centre, queries, keys, blocks, heads, hq, groups,
+          factor, total_rows, chunk, kept, CAUSAL: gl.constexpr, CHUNKS: gl.constexpr):  # fmt: skip
     DTYPE: gl.constexpr = k_smem.dtype
     S_LAYOUT: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, BN, 16])
     P_LAYOUT: gl.constexpr = gl.DotOperandLayout(0, gl.NVMMADistributedLayout([3, 0], [4, 1], [16, D, 16]), 2)
@@ -124,9 +164,10 @@ def _work(WHICH: gl.constexpr, out_desc, q_smem, k_smem, v_smem, q_full, q_empty
     ahead = gl.arange(0, BN, gl.SliceLayout(0, S_LAYOUT))
     none = gl.zeros([64, BN], gl.float32, S_LAYOUT)
     at, phase, turn = 0, 0, WHICH ^ 1
+    v_at, v_phase = 0, 0
     slot, half = 0, 0
-    for index in range(gl.program_id(0), items, gl.num_programs(0)):
-        block, head = _item(index, blocks, heads, section, CAUSAL)
+    for index in range(_items(blocks, heads, CAUSAL)):
+        block, head = _item(index, blocks, CAUSAL)
         tiles, whole = _bounds(positions, block * BM, queries, keys, CAUSAL)
         rows = block * BM + WHICH * 64 + gl.arange(0, 64, ROW)
         limit = gl.full([64], 0, gl.int32, ROW) + (keys - 1)
@@ -150,23 +191,22 @@ def _work(WHICH: gl.constexpr, out_desc, q_smem, k_smem, v_smem, q_full, q_empty
         # Blocks some rows see part of first; then whole blocks; then whole chunks of keys, whose moments `gram_kernel` has.
         known = 0
         if CHUNKS:
-            known = whole * BN // chunk * (chunk // BN)
+            known = _known(whole, chunk)
             told = gl.where(tiles == known, 0.0, 1.0)
             sums, squares = sums * told, squares * told
         for part in gl.static_range(3 if CHUNKS else 2):
             begin = 1 if part == 0 else gl.maximum(tiles - (whole if part == 1 else known), 1)
             end = gl.maximum(tiles - (whole if part == 0 else known), 1) if part < 2 else tiles
             for i in range(begin, end):
-                before, before_phase = at, phase
                 at, phase = _step(at, phase)
                 p = _pack(w, DTYPE, P_LAYOUT)
-                mbarrier.wait(v_full.index(before), before_phase)
+                mbarrier.wait(v_full.index(v_at), v_phase)
                 mbarrier.wait(k_full.index(at), phase)
                 mbarrier.wait(turns.index(WHICH), turn)
                 turn = turn ^ 1
                 k = k_smem.index(at).reshape([BN, D]).permute((1, 0))
                 s = warpgroup_mma(q, k, none, use_acc=False, is_async=True)
-                o = warpgroup_mma(p, v_smem.index(before).reshape([BN, D]), o, is_async=True)
+                o = warpgroup_mma(p, v_smem.index(v_at).reshape([BN, D]), o, is_async=True)
                 mbarrier.arrive(turns.index(1 - WHICH), count=1)
                 s = warpgroup_mma_wait(1, deps=[s])
                 mbarrier.arrive(k_empty.index(at), count=1)
@@ -177,67 +217,72 @@ def _work(WHICH: gl.constexpr, out_desc, q_smem, k_smem, v_smem, q_full, q_empty
                 if part < 2:
                     sums, squares = sums + e, squares + f
                 o = warpgroup_mma_wait(0, deps=[o])
-                mbarrier.arrive(v_empty.index(before), count=1)
-        mbarrier.wait(v_full.index(at), phase)
-        o = warpgroup_mma(_pack(w, DTYPE, P_LAYOUT), v_smem.index(at).reshape([BN, D]), o)
-        mbarrier.arrive(v_empty.index(at), count=1)
+                mbarrier.arrive(v_empty.index(v_at), count=1)
+                v_at, v_phase = _step(v_at, v_phase)
+        mbarrier.wait(v_full.index(v_at), v_phase)
+        o = warpgroup_mma(_pack(w, DTYPE, P_LAYOUT), v_smem.index(v_at).reshape([BN, D]), o)
+        mbarrier.arrive(v_empty.index(v_at), count=1)
+        v_at, v_phase = _step(v_at, v_phase)
         at, phase = _step(at, phase)
-        _finish(place, out_desc, q_smem, q_empty, k_ptr, k_sb, k_sh, lse_ptr, fields, first_key, broken, flags,
-                queries, hq, groups, factor, unit, total_rows, block * BM + WHICH * 64, head, rows, limit,
-                limit + 1 - known * BN, 64 if CHUNKS else 1, reference, o,
-                big, total, total2, cross, sums, squares, LIMIT, ROW)  # fmt: skip
+        b, h = head // hq, head % hq
+        total = gl.convert_layout(gl.sum(total, 1), ROW)
+        sink = _sink(q, k_ptr, k_sb, k_sh, b, h // groups, ROW)
+        zero = gl.zeros([64], gl.float32, ROW)
+        along, reach, square = zero, zero, zero
+        if CHUNKS:
+            if known > 0:
+                for part in gl.static_range(3):
+                    mbarrier.wait(k_full.index(at), phase)
+                    s = warpgroup_mma(q, k_smem.index(at).reshape([BN, D]).permute((1, 0)), s, use_acc=part > 0)
+                    mbarrier.arrive(k_empty.index(at), count=1)
+                    at, phase = _step(at, phase)
+                last = gl.minimum(known * BN // chunk, kept) - 1
+                to = centre + ((b * (hq // groups) + h // groups).to(gl.int64) * kept + last) * (2 * D) + ahead
+                values = q.load(S_LAYOUT).to(gl.float32)
+                square = gl.sum(s * values, 1)
+                along = gl.sum(values * gl.load(to)[None, :], 1)
+                reach = gl.sum(gl.abs(values) * gl.load(to + D)[None, :], 1)
+        o = o * (1.0 / gl.where(total > 0, total, 1.0))[:, None]
+        q.store(o.to(q_smem.dtype))
+        fence()
+        tma.async_copy_shared_to_global(out_desc, [b, h, block * BM + WHICH * 64, 0], q_smem.index(place))
+        inside = rows < queries
+        n = total_rows
+        to = raw + 2 * (head.to(gl.int64) * queries + rows)
+        if CHUNKS:
+            _await_sums()  # they lay where the values go
+        _keep(to, n, 0, reference, inside, ROW)
+        _keep(to, n, 1, gl.max(big, 1).to(gl.float32, bitcast=True), inside, ROW)
+        _keep(to, n, 2, total, inside, ROW)
+        _keep(to, n, 3, gl.sum(total2, 1), inside, ROW)
+        _keep(to, n, 4, gl.sum(cross, 1), inside, ROW)
+        _keep(to, n, 5, sink, inside, ROW)
+        _keep(to, n, 6, gl.sum(sums, 1), inside, ROW)
+        _keep(to, n, 7, gl.sum(squares, 1), inside, ROW)
+        _keep(to, n, 8, limit.to(gl.float32, bitcast=True), inside, ROW)
+        _keep(to, n, 9, (limit + 1 - known * BN).to(gl.float32, bitcast=True), inside, ROW)
+        if CHUNKS:
+            _keep(to, n, 10, along, inside, ROW)
+            _keep(to, n, 11, reach, inside, ROW)
+            _keep(to, n, 12, square, inside, ROW)
+        tma.store_wait(0)
+        mbarrier.arrive(q_empty.index(place), count=1)
         slot, half = _step(slot, half)
 
 
 @gluon.jit
-def _finish(place, out_desc, q_smem, q_empty, k_ptr, k_sb, k_sh, lse_ptr, fields, first_key, broken, flags,
-            queries, hq, groups, factor, unit, total_rows, start, head, rows, limit, direct, few, reference, o,
-            big, total, total2, cross, sums, squares, LIMIT: gl.constexpr, ROW: gl.constexpr):  # fmt: skip
-    """Lanes brought together, sums made relative to each row's largest logit, in float64; all fields written."""
-    big, total = gl.convert_layout(gl.max(big, 1), ROW), gl.convert_layout(gl.sum(total, 1), ROW)
-    total2, cross = gl.convert_layout(gl.sum(total2, 1), ROW), gl.convert_layout(gl.sum(cross, 1), ROW)
-    sums, squares = gl.convert_layout(gl.sum(sums, 1), ROW), gl.convert_layout(gl.sum(squares, 1), ROW)
-    inside, some = rows < queries, limit >= 0
-    blurred = (total - big < FROZEN * big) | ((squares - sums * sums / direct < FROZEN * squares) & (direct > few))
-    fine = (big <= LIMIT) & (gl.abs(cross) < float("inf")) & ((blurred & (limit > 0)) == 0)
-    flag = gl.max(gl.where(fine | (inside == 0), 0, 1), 0).to(gl.int8)
-    gl.store(flags + head.to(gl.int64) * gl.cdiv(queries, 64) + start // 64, flag, mask=start < queries)
-    b, h = head // hq, head % hq
-    # q·k of the first key: what the sink statistic wants.
+def _keep(raw, n, i: gl.constexpr, value, inside, ROW: gl.constexpr):
+    """Value i of a row, where `finish_kernel` looks for it."""
+    gl.store(raw + (i // 2) * 2 * n + i % 2, gl.convert_layout(value, ROW), mask=inside)
+
+
+@gluon.jit
+def _sink(q, k_ptr, k_sb, k_sh, b, hk, ROW: gl.constexpr):
+    """q·k of the first key: what the sink statistic wants."""
     FLAT: gl.constexpr = gl.BlockedLayout([1, 8], [2, 16], [4, 1], [1, 0])
     wide = gl.arange(0, D, gl.SliceLayout(0, FLAT))
-    first = gl.load(k_ptr + b.to(gl.int64) * k_sb + (h // groups).to(gl.int64) * k_sh + wide).to(gl.float32)
-    q = q_smem.index(place).reshape([64, D])
-    sink = gl.convert_layout(gl.sum(q.load(FLAT).to(gl.float32) * first[None, :], 1), ROW)
-    o = o / gl.where(total > 0, total, 1.0)[:, None]
-    q.store(o.to(q_smem.dtype))
-    fence()
-    tma.async_copy_shared_to_global(out_desc, [b, h, start, 0], q_smem.index(place))
-    tma.store_wait(0)
-    mbarrier.arrive(q_empty.index(place), count=1)
-    big = gl.where(some, big, 1.0)
-    top, share, base = gl.log2(big).to(gl.float64), 1.0 / big.to(gl.float64), reference.to(gl.float64)
-    count = gl.where(some, limit + 1, 0).to(gl.float64)
-    mean = sums.to(gl.float64) / gl.maximum(direct, 1).to(gl.float64)
-    spread = squares.to(gl.float64) - mean * sums.to(gl.float64)
-    others = gl.where(limit > 0, total.to(gl.float64) * share - 1.0, 0.0)
-    peak = gl.where(some, (base + top) * unit, NOTHING)
-    to = fields + head.to(gl.int64) * queries + rows
-    gl.store(to, count, mask=inside)
-    gl.store(to + total_rows, gl.where(direct > 0, (mean + base) * unit, 0.0), mask=inside)
-    gl.store(to + 2 * total_rows, gl.maximum(spread, 0.0) * (unit * unit), mask=inside)
-    gl.store(to + 3 * total_rows, peak, mask=inside)
-    gl.store(to + 4 * total_rows, others, mask=inside)
-    others2 = gl.where(limit > 0, total2.to(gl.float64) * share * share - 1.0, 0.0)
-    gl.store(to + 5 * total_rows, others2, mask=inside)
-    gl.store(to + 6 * total_rows, (cross.to(gl.float64) * share - top * (1.0 + others)) * unit, mask=inside)
-    first_logit = sink.to(gl.float64) * (factor.to(gl.float64) * unit)
-    gl.store(to + 7 * total_rows, gl.where(some, first_logit, NOTHING), mask=inside)
-    at = head.to(gl.int64) * queries + rows
-    gl.store(first_key + at, gl.where(some, 0, NO_KEY), mask=inside)
-    gl.store(broken + at, inside == 0, mask=inside)
-    lse = peak + gl.log2(1.0 + others.to(gl.float32)).to(gl.float64) * LN2
-    gl.store(lse_ptr + at, gl.where(some, lse.to(gl.float32), float("-inf")), mask=inside)
+    first = gl.load(k_ptr + b.to(gl.int64) * k_sb + hk.to(gl.int64) * k_sh + wide).to(gl.float32)
+    return gl.convert_layout(gl.sum(q.load(FLAT).to(gl.float32) * first[None, :], 1), ROW)
 
 
 NUMBERS = [
@@ -247,22 +292,19 @@ NUMBERS = [
     "keys",
     "blocks",
     "heads",
-    "items",
-    "section",
     "hq",
     "groups",
     "total_rows",
     "chunk",
+    "kept",
 ]
 
 
 @gluon.jit(do_not_specialize=NUMBERS)
-def hopper(q_desc, k_desc, v_desc, out_desc, k_ptr, k_sb, k_sh, lse_ptr, fields, first_key, broken, flags, positions,
-           queries, keys, blocks, heads, items, section, hq, groups, factor, unit_high, unit_low, total_rows,
-           chunk, CAUSAL: gl.constexpr, CHUNKS: gl.constexpr, LIMIT: gl.constexpr):  # fmt: skip
-    """`items` blocks of 128 rows, shared out among the programs. `unit` turns log₂ units into nats."""
-    # float64 numbers cannot be passed to a kernel; two float32 parts can.
-    unit = gl.to_tensor(unit_high).to(gl.float64) + gl.to_tensor(unit_low).to(gl.float64)
+def hopper(q_desc, k_desc, v_desc, g_desc, out_desc, k_ptr, k_sb, k_sh, raw, positions, centre, queries, keys, blocks, heads,
+           hq, groups, factor, total_rows, chunk, kept, CAUSAL: gl.constexpr,
+           CHUNKS: gl.constexpr):  # fmt: skip
+    """All blocks of 128 rows, shared out among the programs; their sums go to `raw`, for `finish_kernel`."""
     total_rows = gl.to_tensor(total_rows).to(gl.int64)
     q_smem = gl.allocate_shared_memory(q_desc.dtype, [4, 1, 1, 64, D], q_desc.layout)
     k_smem = gl.allocate_shared_memory(k_desc.dtype, [STAGES, 1, 1, BN, D], k_desc.layout)
@@ -286,11 +328,11 @@ def hopper(q_desc, k_desc, v_desc, out_desc, k_ptr, k_sb, k_sh, lse_ptr, fields,
     # Constants stay constants only in a tuple written where it is used, hence the repetition.
     gl.warp_specialize([
         (_work, (gl.constexpr(0), out_desc, q_smem, k_smem, v_smem, q_full, q_empty, k_full, k_empty, v_full, v_empty,
-                 turns, k_ptr, k_sb, k_sh, lse_ptr, fields, first_key, broken, flags, positions, queries, keys, blocks,
-                 heads, items, section, hq, groups, factor, unit, total_rows, chunk, CAUSAL, CHUNKS, LIMIT)),
+                 turns, k_ptr, k_sb, k_sh, raw, positions, centre, queries, keys, blocks, heads, hq,
+                 groups, factor, total_rows, chunk, kept, CAUSAL, CHUNKS)),
         (_work, (gl.constexpr(1), out_desc, q_smem, k_smem, v_smem, q_full, q_empty, k_full, k_empty, v_full, v_empty,
-                 turns, k_ptr, k_sb, k_sh, lse_ptr, fields, first_key, broken, flags, positions, queries, keys, blocks,
-                 heads, items, section, hq, groups, factor, unit, total_rows, chunk, CAUSAL, CHUNKS, LIMIT)),
-        (_fetch, (q_desc, k_desc, v_desc, q_smem, k_smem, v_smem, q_full, q_empty, k_full, k_empty, v_full, v_empty,
-                  positions, queries, keys, blocks, heads, items, section, hq, groups, CAUSAL)),
+                 turns, k_ptr, k_sb, k_sh, raw, positions, centre, queries, keys, blocks, heads, hq,
+                 groups, factor, total_rows, chunk, kept, CAUSAL, CHUNKS)),
+        (_fetch, (q_desc, k_desc, v_desc, g_desc, q_smem, k_smem, v_smem, q_full, q_empty, k_full, k_empty, v_full, v_empty,
+                  positions, queries, keys, blocks, heads, hq, groups, chunk, kept, CAUSAL, CHUNKS)),
     ], [4, 1], [240, 24])  # fmt: skip

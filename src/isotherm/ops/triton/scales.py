@@ -68,11 +68,15 @@ def _octaves(call: Call, lowest: float) -> list[Fields]:
     fields = Fields.empty(call.shape, call.q.device, parts=4)
     flags = torch.empty(b * h * triton.cdiv(t, tile.rows), dtype=torch.int8, device=call.q.device)
     factor, high, low = dense.units(lowest)
+    pays = d < 128 and s >= (dense.LONGER if call.causal else dense.LONG)
+    sums = dense.sums_of_keys(call, fields.values.view(torch.float32)) if pays else dense.Sums(call.k, call.k)
+    early = dense.overlaps(call)
     octave_kernel.octave[(triton.cdiv(t, tile.rows) * b * h,)](
         dense.tiles(call.q, tile.rows), dense.tiles(call.k, tile.keys), call.k, *call.k.stride()[:3],
-        fields.values, fields.first_key, fields.broken, flags, call.positions, t, s, triton.cdiv(t, tile.rows), b * h,
-        h, call.groups, factor, high, low, b * h * t, D=d, BM=tile.rows, BN=tile.keys, STAGES=tile.stages,
-        CAUSAL=call.causal, LIMIT=2.0**6, num_warps=tile.warps,
+        fields.values, fields.first_key, fields.broken, flags, call.positions, sums.parts, sums.centre,
+        t, s, triton.cdiv(t, tile.rows), b * h, h, call.groups, factor, high, low, b * h * t, sums.chunk, sums.kept,
+        D=d, BM=tile.rows, BN=tile.keys, STAGES=tile.stages, CAUSAL=call.causal, CHUNKS=sums.chunk > 0, EARLY=early,
+        LIMIT=2.0**6, num_warps=tile.warps, launch_pdl=early and sums.chunk > 0,
     )  # fmt: skip
     found = [fields.part(k) for k in range(4)]
     for k, part in enumerate(found):

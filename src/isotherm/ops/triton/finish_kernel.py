@@ -1,0 +1,99 @@
+# mypy: ignore-errors
+"""From a fast kernel's float32 sums to the fields, in float64, and the verdict which rows are to be done again.
+
+A kernel of its own, so that the fast ones spend their time on tiles. The sums of a row lie where its fields will: value i in
+half i % 2 of field i // 2, so that nobody overwrites what another still reads.
+"""
+
+import triton
+import triton.language as tl
+
+LN2 = tl.constexpr(0.6931471805599453)
+NOTHING = tl.constexpr(-1e300)
+NO_KEY = tl.constexpr(9223372036854775807)
+FROZEN = tl.constexpr(2.0**-9)
+FEW = tl.constexpr(64)
+DOUBT = tl.constexpr(2.0**-10)
+
+
+@triton.jit
+def _value(raw, n, i: tl.constexpr, inside):
+    return tl.load(raw + (i // 2) * 2 * n + i % 2, mask=inside, other=0.0)
+
+
+@triton.jit
+def moments(sums, squares, direct, base, unit, CHUNKS: tl.constexpr):
+    """Mean and Σ(s − mean)² of the `direct` keys of a row, in nats, and whether they have digits enough."""
+    # A difference that keeps less than 1/512 of its terms is not to be trusted: logits far from the reference for their
+    # spread (a few keys beside whole chunks of them weigh too little for that to matter).
+    far = (squares - sums * sums / direct < FROZEN * squares) & (direct > FEW if CHUNKS else direct > 1)
+    mean = sums.to(tl.float64) / tl.maximum(direct, 1).to(tl.float64)
+    spread = tl.maximum(squares.to(tl.float64) - mean * sums.to(tl.float64), 0.0) * (unit * unit)
+    return tl.where(direct > 0, (mean + base) * unit, 0.0), spread, far
+
+
+@triton.jit
+def merged(mean, spread, direct, seen, along, reach, square, scale):
+    """The same of all the keys a row sees: `direct` of them above, and the others in whole chunks (`gram_kernel`).
+
+    Of those: q·k̄, Σ|qᵢ|√Σkᵢ² and Σ(q·k − q·k̄)².
+    """
+    others = direct.to(tl.float64)
+    share = 1.0 - others / tl.maximum(seen, 1).to(tl.float64)
+    between = tl.where(share > 0, along.to(tl.float64) * scale - mean, 0.0)
+    spread += tl.maximum(square, 0.0).to(tl.float64) * scale * scale + between * between * share * others
+    # By Cauchy and Schwarz the rounding of Σ k kᵀ moves the square by less than 2⁻²⁰ reach²: at most 2⁻¹⁰ of the spread.
+    reach = reach.to(tl.float64) * scale
+    return mean + between * share, spread, reach * reach * DOUBT > spread
+
+
+@triton.jit(do_not_specialize=["queries", "total_rows", "split_keys"])
+def finish(raw, fields, first_key, broken, flags, lse_ptr, queries, factor, unit_high, unit_low, total_rows, split_keys,
+           BM: tl.constexpr, OUTPUT: tl.constexpr, CHUNKS: tl.constexpr, LIMIT: tl.constexpr):  # fmt: skip
+    """BM rows of a head and split. `unit` turns log₂ units into nats."""
+    blocks, n, split = tl.cdiv(queries, BM), total_rows.to(tl.int64), tl.program_id(1).to(tl.int64)
+    head, block = (tl.program_id(0) // blocks).to(tl.int64), tl.program_id(0) % blocks
+    rows = block * BM + tl.arange(0, BM)
+    inside = rows < queries
+    at = head * queries + rows
+    raw, fields = raw + split * 16 * n + 2 * at, fields + split * 8 * n + at
+    reference, big, total = _value(raw, n, 0, inside), _value(raw, n, 1, inside), _value(raw, n, 2, inside)
+    total2, cross, sink = _value(raw, n, 3, inside), _value(raw, n, 4, inside), _value(raw, n, 5, inside)
+    sums, squares = _value(raw, n, 6, inside), _value(raw, n, 7, inside)
+    # `limit` is the index of the last key the row sees; `direct` of the keys up to it are in sums and squares.
+    limit = _value(raw, n, 8, inside).to(tl.int32, bitcast=True)
+    direct = _value(raw, n, 9, inside).to(tl.int32, bitcast=True)
+    some = limit >= 0
+    # float64 numbers cannot be passed to a kernel; two float32 parts can.
+    unit = tl.full([BM], 0.0, tl.float64) + unit_high + unit_low
+    scale, base = unit * factor, reference.to(tl.float64)
+    mean, spread, blurred = moments(sums, squares, direct, base, unit, CHUNKS)
+    if CHUNKS:
+        along, reach, square = _value(raw, n, 10, inside), _value(raw, n, 11, inside), _value(raw, n, 12, inside)
+        mean, spread, doubtful = merged(mean, spread, direct, limit + 1, along, reach, square, scale)
+        blurred |= doubtful
+    blurred |= total - big < FROZEN * big  # nearly frozen: what is left beside the largest key has too few digits
+    fine = ((big <= LIMIT) & (big > 0) | (some == 0)) & (tl.abs(cross) < float("inf")) & ((blurred & (limit > 0)) == 0)
+    flag = tl.max(tl.where(fine | (inside == 0), 0, 1).reshape(BM // 64, 64), 1).to(tl.int8)
+    sixty, sixties = block * (BM // 64) + tl.arange(0, BM // 64), tl.cdiv(queries, 64)
+    heads = tl.num_programs(0) // blocks
+    tl.store(flags + (split * heads + head) * sixties + sixty, flag, mask=sixty < sixties)
+    big = tl.where(some, big, 1.0)
+    top, one = tl.log2(big).to(tl.float64), 1.0 / big.to(tl.float64)
+    rest = tl.where(limit > 0, total.to(tl.float64) * one - 1.0, 0.0)
+    rest2 = tl.where(limit > 0, total2.to(tl.float64) * one * one - 1.0, 0.0)
+    peak = tl.where(some, (base + top) * unit, NOTHING)
+    tl.debug_barrier()  # every lane has read before any writes
+    tl.store(fields, tl.where(some, limit + 1, 0).to(tl.float64), mask=inside)
+    tl.store(fields + n, mean, mask=inside)
+    tl.store(fields + 2 * n, spread, mask=inside)
+    tl.store(fields + 3 * n, peak, mask=inside)
+    tl.store(fields + 4 * n, rest, mask=inside)
+    tl.store(fields + 5 * n, rest2, mask=inside)
+    tl.store(fields + 6 * n, (cross.to(tl.float64) * one - top * (1.0 + rest)) * unit, mask=inside)
+    tl.store(fields + 7 * n, tl.where(some, sink.to(tl.float64) * scale, NOTHING), mask=inside)
+    tl.store(first_key + split * n + at, tl.where(some, split * split_keys, NO_KEY), mask=inside)
+    tl.store(broken + split * n + at, inside == 0, mask=inside)
+    if OUTPUT:
+        lse = peak + tl.log2(1.0 + rest.to(tl.float32)).to(tl.float64) * LN2
+        tl.store(lse_ptr + at, tl.where(some, lse.to(tl.float32), float("-inf")), mask=inside)
