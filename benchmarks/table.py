@@ -55,7 +55,7 @@ def tables(language: str) -> str:
         )
         for row in rows("check_cpu")
     ]
-    return "\n".join([*_table(HEADS[language], attention), "", *_table(CHECK_HEADS[language], checks)])
+    return "\n".join([*markdown(HEADS[language], attention), "", *markdown(CHECK_HEADS[language], checks)])
 
 
 def _keys(row: dict[str, str], language: str) -> str:
@@ -71,18 +71,24 @@ def _mib(text: str) -> str:
     return f"{max(0.0, float(text)):,.0f} MiB"
 
 
-def _table(heads: tuple[str, ...], lines: list[tuple[str, ...]]) -> list[str]:
+def markdown(heads: tuple[str, ...], lines: list[tuple[str, ...]]) -> list[str]:
+    """A table's lines."""
     return [f"| {' | '.join(line)} |" for line in (heads, ("---",) * len(heads), *lines)]
 
 
 def main() -> None:
-    """Put the tables between the two marks in each README."""
+    """Put the tables between their marks in each README, and draw the figure."""
+    import figure
+    import table_gpu
+
     for language, name in (("en", "README.md"), ("zh", "README.zh.md")):
         path = HERE.parent / name
         text = path.read_text(encoding="utf-8")
-        marked = re.compile(r"(<!-- measured -->\n).*?(\n<!-- /measured -->)", re.S)
-        made = tables(language).replace("\\", "\\\\")
-        path.write_text(marked.sub(rf"\g<1>{made}\g<2>", text), encoding="utf-8")
+        for mark, made in (("measured", tables(language)), ("measured on a GPU", table_gpu.tables(language))):
+            marked = re.compile(rf"(<!-- {mark} -->\n).*?(<!-- /{mark} -->)", re.S)
+            text = marked.sub(lambda found, made=made: f"{found[1]}{made}\n{found[2]}", text)
+        path.write_text(text, encoding="utf-8")
+    figure.draw()
 
 
 if __name__ == "__main__":

@@ -57,8 +57,16 @@ def test_the_python_of_the_readme_runs(name, tmp_path, monkeypatch):
 def test_the_readmes_numbers_are_the_measured_ones(name, language, monkeypatch):
     monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
     import table
+    import table_gpu
 
     assert f"<!-- measured -->\n{table.tables(language)}\n<!-- /measured -->" in read(name)
+    assert f"<!-- measured on a GPU -->\n{table_gpu.tables(language)}\n<!-- /measured on a GPU -->" in read(name)
+    ours = [f">{ratio:.2f}<" for ratio in table_gpu.measured("forward", "isotherm").values()]
+    assert len(ours) == 8
+    for figure in re.findall(r"docs/h200-[\w.]+svg", read(name)):
+        drawn = read(figure)
+        assert ".zh" in figure or language == "en"
+        assert all(drawn.count(number) >= ours.count(number) for number in ours), figure
 
 
 def test_the_documents_name_no_missing_file():

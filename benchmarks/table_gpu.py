@@ -1,0 +1,82 @@
+"""The GPU rows as the README shows them: a table by shape, a table by task, and what the figure draws."""
+
+from math import exp, log
+from statistics import fmean
+
+from table import markdown, rows
+
+Key = tuple[int, int, bool]
+BY_SHAPE = {
+    "en": (
+        "d, n",
+        "cuDNN, no statistics",
+        "ours, all statistics",
+        "FlexAttention, max and lse",
+        "materialised, the same",
+    ),
+    "zh": ("d、n", "cuDNN，无统计", "我们的，全部统计", "FlexAttention，max 与 lse", "保存权重矩阵，同样的统计"),
+}
+BY_TASK = {
+    "en": ("against cuDNN's forward, or forward and backward, without statistics", "geometric mean", "worst"),
+    "zh": ("对照 cuDNN 不含统计的前向，或前向加反向", "几何平均", "最差"),
+}
+TASKS = {
+    "forward": ("output and all statistics", "输出与全部统计"),
+    "forward+backward": ("the same, and the gradients", "再加梯度"),
+    "statistics": ("statistics alone", "只要统计"),
+    "sampled": ("statistics of 256 rows, n = 16,384", "256 行的统计，n = 16,384"),
+}
+MEAN = {"en": "geometric mean", "zh": "几何平均"}
+EIGHT = {
+    "en": "statistics at eight scales, half an octave apart, against one scale",
+    "zh": "八个相隔半个八度的缩放下的统计，对照一个缩放",
+}
+
+
+def measured(task: str, provider: str, column: str = "against_cudnn") -> dict[Key, float]:
+    """One column by shape: graph replays, or plain calls where there is no graph (materialised weights)."""
+    timing = "call" if provider == "eager" else "device"
+    found = {}
+    for row in rows("h200"):
+        if (row["task"], row["provider"], row["timing"]) == (task, provider, timing):
+            found[int(row["d"]), int(row["n"]), row["causal"] == "True"] = float(row[column])
+    return found
+
+
+def mean(values: dict[Key, float]) -> float:
+    """The geometric mean, which does not depend on what is divided by what."""
+    return exp(fmean(map(log, values.values())))
+
+
+def named(shape: Key, language: str) -> str:
+    """A shape in words."""
+    d, n, causal = shape
+    return f"{d}, {n:,}{(', causal' if language == 'en' else '，因果') if causal else ''}"
+
+
+def tables(language: str) -> str:
+    """Both tables in Markdown."""
+    cudnn, memory = measured("forward", "cudnn", "p50"), measured("forward", "eager", "extra_mib")
+    ours, flex, eager = (measured("forward", provider) for provider in ("isotherm", "flex", "eager"))
+    ours_memory = measured("forward", "isotherm", "extra_mib")
+    lines = [
+        (
+            named(shape, language),
+            f"{cudnn[shape]:.2f} ms",
+            f"**{ours[shape]:.2f}**, {ours_memory[shape]:.0f} MiB",
+            f"{flex[shape]:.2f}",
+            f"{eager[shape]:.0f}, {memory[shape] / 1024:.0f} GiB",
+        )
+        for shape in cudnn
+    ]
+    lines.append((MEAN[language], "", f"**{mean(ours):.3f}**", f"{mean(flex):.2f}", f"{mean(eager):.0f}"))
+    tasks = []
+    for task, names in TASKS.items():
+        ratios = measured(task, "isotherm")
+        if task == "sampled":
+            ratios = {shape: ratio for shape, ratio in ratios.items() if shape[1] == 16384}
+        tasks.append((names[language == "zh"], f"{mean(ratios):.3f}", f"{max(ratios.values()):.3f}"))
+    one, eight = (measured(task, "isotherm", "p50") for task in ("statistics", "8 scales, half-octaves"))
+    times = {shape: eight[shape] / one[shape] for shape in one}
+    tasks.append((EIGHT[language], f"{mean(times):.2f}", f"{max(times.values()):.2f}"))
+    return "\n".join([*markdown(BY_SHAPE[language], lines), "", *markdown(BY_TASK[language], tasks)])
