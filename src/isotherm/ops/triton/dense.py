@@ -168,11 +168,11 @@ def sums_of_keys(call: Call, scratch: Tensor) -> Sums:
     first = torch.empty(b * hkv, chunks, d, device=k.device)
     parts = torch.empty(b * hkv, kept, 3 * d, d, dtype=k.dtype, device=k.device)
     centre = torch.empty(b * hkv, kept, 2, d, device=k.device)
-    gram_kernel.gram[(chunks, b * hkv)](
+    gram_kernel.gram[(b * hkv, chunks)](
         k, scratch, first, *k.stride()[:3], hkv, chunk, chunks,
         D=d, BN=LEAST_KEYS, STAGES=2 if d < 128 else 3, EARLY=early, num_warps=4 if d < 128 else 8,
     )  # fmt: skip
-    gram_kernel.fold[(d // 16, b * hkv)](
+    gram_kernel.fold[(b * hkv, d // 16)](
         scratch, first, parts, centre, chunk, chunks, D=d, BR=16, EVERY=call.causal, EARLY=early, num_warps=4,
         launch_pdl=early,
     )  # fmt: skip

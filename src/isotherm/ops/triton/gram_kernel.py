@@ -20,10 +20,10 @@ def gram(k_ptr, second, first, k_sb, k_sh, k_st, hkv, chunk, chunks,
     """k kᵀ and k summed over a chunk: second [B·Hkv, chunks, D, D], first [B·Hkv, chunks, D]."""
     if EARLY:
         gdc_launch_dependents()
-    head = tl.program_id(1)
+    head = tl.program_id(0)
     wide, step = tl.arange(0, D), tl.arange(0, BN)
     start = k_ptr + (head // hkv).to(tl.int64) * k_sb + (head % hkv).to(tl.int64) * k_sh
-    start += (tl.program_id(0) * chunk).to(tl.int64) * k_st
+    start += (tl.program_id(1) * chunk).to(tl.int64) * k_st
     squares, sums = tl.zeros([D, D], tl.float32), tl.zeros([D, 16], tl.float32)
     ones = tl.full([BN, 16], 1.0, k_ptr.dtype.element_ty)
     for i in tl.range(0, chunk, BN, num_stages=STAGES):
@@ -31,7 +31,7 @@ def gram(k_ptr, second, first, k_sb, k_sh, k_st, hkv, chunk, chunks,
         # The matrix units cut off where float32 rounds: they add up BN keys, not the whole chunk.
         squares = tl.fma(tl.dot(tl.trans(k), k), 1.0, squares)
         sums = tl.fma(tl.dot(tl.trans(k), ones), 1.0, sums)
-    place = head.to(tl.int64) * chunks + tl.program_id(0)
+    place = head.to(tl.int64) * chunks + tl.program_id(1)
     tl.store(second + place * (D * D) + wide[:, None] * D + wide[None, :], squares)
     tl.store(first + place * D + wide, tl.max(sums, 1))
 
@@ -46,8 +46,8 @@ def fold(second, first, parts, centre, chunk, chunks,
     if EARLY:
         gdc_launch_dependents()
         gdc_wait()
-    head = tl.program_id(1).to(tl.int64)
-    rows, wide = tl.program_id(0) * BR + tl.arange(0, BR), tl.arange(0, D)
+    head = tl.program_id(0).to(tl.int64)
+    rows, wide = tl.program_id(1) * BR + tl.arange(0, BR), tl.arange(0, D)
     here = rows[:, None] * D + wide[None, :]
     squares, sums, mine = tl.zeros([BR, D], tl.float32), tl.zeros([D], tl.float32), tl.zeros([BR], tl.float32)
     for i in range(chunks):
