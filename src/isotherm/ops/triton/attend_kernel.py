@@ -1,5 +1,5 @@
 # mypy: ignore-errors
-# ruff: noqa: PLR0912, PLR0915, SIM108
+# ruff: noqa: PLR0915, SIM108
 """Attention and its row statistics for everything the reference takes: one block of rows of one head per program.
 
 A running maximum, so logits of any size keep their digits; the tiles' sums are merged as `RowStats` merges them. Rows
@@ -49,6 +49,45 @@ def take_query(at, inside, wide, D, K_DTYPE: tl.constexpr, PARTS: tl.constexpr):
 
 
 @triton.jit
+def rows_of(index, queries, hq, groups, rows_ptr, positions, BM: tl.constexpr, ROWS: tl.constexpr):
+    """What the `index`-th block of rows is: batch, head, key head, its rows, which of them exist, where they lie and stand."""
+    blocks = tl.cdiv(queries, BM)
+    head, block = index // blocks, index % blocks
+    b, h = (head // hq).to(tl.int64), (head % hq).to(tl.int64)
+    row = block * BM + tl.arange(0, BM)
+    inside = row < queries
+    source = row.to(tl.int64)
+    if ROWS:
+        source = tl.load(rows_ptr + row, mask=inside, other=0)
+    place = tl.load(positions + source, mask=inside, other=0).to(tl.int32)
+    return b, h, h // groups, row, inside, source, place
+
+
+@triton.jit
+def span_of(inside, place, keys, behind, ahead, split_keys, BN: tl.constexpr, GEOMETRY: tl.constexpr):
+    """The keys any of these rows may see, within split `program_id(1)`; the first at a multiple of BN."""
+    first_seen, last_seen = 0, keys
+    if GEOMETRY:
+        least = tl.min(tl.where(inside, place, 2147483647), 0)
+        most = tl.max(tl.where(inside, place, -2147483648), 0)
+        first_seen = tl.maximum(least - behind, 0)
+        last_seen = tl.minimum(most + ahead + 1, keys)
+    first_seen = tl.maximum(first_seen // BN * BN, tl.program_id(1) * split_keys)
+    return first_seen, tl.minimum(last_seen, (tl.program_id(1) + 1) * split_keys)
+
+
+@triton.jit
+def seen_by(column, real, inside, place, behind, ahead, mask_at, m_ss, GEOMETRY: tl.constexpr, MASK: tl.constexpr):
+    """Which rows see which of a block's keys, [BM, BN]."""
+    seen = real[None, :] & inside[:, None]
+    if GEOMETRY:
+        seen &= (column[None, :] >= place[:, None] - behind) & (column[None, :] <= place[:, None] + ahead)
+    if MASK:
+        seen &= tl.load(mask_at + column[None, :].to(tl.int64) * m_ss, mask=seen, other=0) != 0
+    return seen
+
+
+@triton.jit
 def _rows(index, q_ptr, k_ptr, v_ptr, bias_ptr, mask_ptr, positions, rows_ptr, out_ptr, lse_ptr, fields, first_key, broken,
           q_sb, q_sh, q_st, q_sd, k_sb, k_sh, k_st, k_sd, v_sb, v_sh, v_st, v_sd, b_sb, b_sh, b_st, b_ss, m_sb, m_sh,
           m_st, m_ss, queries, keys, D, DV, hq, groups, behind, ahead, scale, softcap, split_keys, total_rows,
@@ -57,16 +96,7 @@ def _rows(index, q_ptr, k_ptr, v_ptr, bias_ptr, mask_ptr, positions, rows_ptr, o
           OUTPUT: tl.constexpr, STATS: tl.constexpr, PRECISION: tl.constexpr):  # fmt: skip
     """BM rows of one head."""
     K_DTYPE: tl.constexpr = k_ptr.dtype.element_ty
-    blocks = tl.cdiv(queries, BM)
-    head, block = index // blocks, index % blocks
-    b, h = (head // hq).to(tl.int64), (head % hq).to(tl.int64)
-    hk = h // groups
-    row = block * BM + tl.arange(0, BM)
-    inside = row < queries
-    source = row.to(tl.int64)
-    if ROWS:
-        source = tl.load(rows_ptr + row, mask=inside, other=0)
-    place = tl.load(positions + source, mask=inside, other=0).to(tl.int32)
+    b, h, hk, row, inside, source, place = rows_of(index, queries, hq, groups, rows_ptr, positions, BM, ROWS)
     wide, wide_v, step = tl.arange(0, WIDE), tl.arange(0, WIDE_V), tl.arange(0, BN)
     q_at = q_ptr + b * q_sb + h * q_sh + source[:, None] * q_st + wide[None, :] * q_sd
     q, q_low, size = take_query(q_at, inside[:, None], wide, D, K_DTYPE, PARTS)
@@ -77,14 +107,7 @@ def _rows(index, q_ptr, k_ptr, v_ptr, bias_ptr, mask_ptr, positions, rows_ptr, o
     bias_at = bias_ptr + b * b_sb + h * b_sh + source[:, None] * b_st
     mask_at = mask_ptr + b * m_sb + h * m_sh + source[:, None] * m_st
 
-    first_seen, last_seen = 0, keys
-    if GEOMETRY:
-        least = tl.min(tl.where(inside, place, 2147483647), 0)
-        most = tl.max(tl.where(inside, place, -2147483648), 0)
-        first_seen = tl.maximum(least - behind, 0)
-        last_seen = tl.minimum(most + ahead + 1, keys)
-    first_seen = tl.maximum(first_seen // BN * BN, tl.program_id(1) * split_keys)
-    last_seen = tl.minimum(last_seen, (tl.program_id(1) + 1) * split_keys)
+    first_seen, last_seen = span_of(inside, place, keys, behind, ahead, split_keys, BN, GEOMETRY)
 
     peak = tl.full([BM], float("-inf"), tl.float32)
     rest, rest2, cross = tl.zeros([BM], tl.float32), tl.zeros([BM], tl.float32), tl.zeros([BM], tl.float32)
@@ -97,11 +120,7 @@ def _rows(index, q_ptr, k_ptr, v_ptr, bias_ptr, mask_ptr, positions, rows_ptr, o
         column = start + step
         real = column < keys
         k = tl.load(k_base + k_off, mask=real[None, :] & (wide < D)[:, None], other=0.0)
-        seen = real[None, :] & inside[:, None]
-        if GEOMETRY:
-            seen &= (column[None, :] >= place[:, None] - behind) & (column[None, :] <= place[:, None] + ahead)
-        if MASK:
-            seen &= tl.load(mask_at + column[None, :].to(tl.int64) * m_ss, mask=seen, other=0) != 0
+        seen = seen_by(column, real, inside, place, behind, ahead, mask_at, m_ss, GEOMETRY, MASK)
         added = 0.0
         if BIAS:
             added = tl.load(bias_at + column[None, :].to(tl.int64) * b_ss, mask=seen, other=0.0).to(tl.float32)
@@ -151,7 +170,7 @@ def _rows(index, q_ptr, k_ptr, v_ptr, bias_ptr, mask_ptr, positions, rows_ptr, o
         total = tl.where(some, 1.0 + rest, 0.0)
     else:
         total = rest
-    at = head.to(tl.int64) * queries + row
+    at = (b * hq + h) * queries + row
     if OUTPUT:
         o = o / tl.where(total > 0, total, 1.0)[:, None]
         out_at = out_ptr + at[:, None] * DV + wide_v[None, :]

@@ -10,7 +10,7 @@ multiplication in place of an exponential, and Σw² of the lower is Σw of the 
 import triton
 import triton.language as tl
 
-from isotherm.ops.triton.attend_kernel import take_query
+from isotherm.ops.triton.attend_kernel import rows_of, seen_by, span_of, take_query
 
 LOG2E = tl.constexpr(1.4426950408889634)
 NOTHING = tl.constexpr(-1e300)
@@ -35,16 +35,8 @@ def scales(q_ptr, k_ptr, mask_ptr, positions, rows_ptr, scale_ptr, fields, first
            PARTS: tl.constexpr, ROWS: tl.constexpr, PRECISION: tl.constexpr):  # fmt: skip
     """Fields of BM rows at K scales, each STEP-th twice the one before it."""
     K_DTYPE: tl.constexpr = k_ptr.dtype.element_ty
-    blocks = tl.cdiv(queries, BM)
-    head, block = tl.program_id(0) // blocks, tl.program_id(0) % blocks
-    b, h = (head // hq).to(tl.int64), (head % hq).to(tl.int64)
-    hk = h // groups
-    row = block * BM + tl.arange(0, BM)
-    inside = row < queries
-    source = row.to(tl.int64)
-    if ROWS:
-        source = tl.load(rows_ptr + row, mask=inside, other=0)
-    place = tl.load(positions + source, mask=inside, other=0).to(tl.int32)
+    index = tl.program_id(0)
+    b, h, hk, row, inside, source, place = rows_of(index, queries, hq, groups, rows_ptr, positions, BM, ROWS)
     wide, step, which = tl.arange(0, WIDE), tl.arange(0, BN), tl.arange(0, PAD)
     q_at = q_ptr + b * q_sb + h * q_sh + source[:, None] * q_st + wide[None, :] * q_sd
     q, q_low, size = take_query(q_at, inside[:, None], wide, D, K_DTYPE, PARTS)
@@ -53,14 +45,7 @@ def scales(q_ptr, k_ptr, mask_ptr, positions, rows_ptr, scale_ptr, fields, first
     mask_at = mask_ptr + b * m_sb + h * m_sh + source[:, None] * m_st
     scale = tl.load(scale_ptr + which, mask=which < K, other=1.0)
     factor = (scale * LOG2E)[None, :]
-    first_seen, last_seen = 0, keys
-    if GEOMETRY:
-        least = tl.min(tl.where(inside, place, 2147483647), 0)
-        most = tl.max(tl.where(inside, place, -2147483648), 0)
-        first_seen = tl.maximum(least - behind, 0)
-        last_seen = tl.minimum(most + ahead + 1, keys)
-    first_seen = tl.maximum(first_seen // BN * BN, tl.program_id(1) * split_keys)
-    last_seen = tl.minimum(last_seen, (tl.program_id(1) + 1) * split_keys)
+    first_seen, last_seen = span_of(inside, place, keys, behind, ahead, split_keys, BN, GEOMETRY)
 
     peak = tl.full([BM], float("-inf"), tl.float32)
     rest, rest2, cross = (
@@ -76,11 +61,7 @@ def scales(q_ptr, k_ptr, mask_ptr, positions, rows_ptr, scale_ptr, fields, first
         column = start + step
         real = column < keys
         k = tl.load(k_base + k_off, mask=real[None, :] & (wide < D)[:, None], other=0.0)
-        seen = real[None, :] & inside[:, None]
-        if GEOMETRY:
-            seen &= (column[None, :] >= place[:, None] - behind) & (column[None, :] <= place[:, None] + ahead)
-        if MASK:
-            seen &= tl.load(mask_at + column[None, :].to(tl.int64) * m_ss, mask=seen, other=0) != 0
+        seen = seen_by(column, real, inside, place, behind, ahead, mask_at, m_ss, GEOMETRY, MASK)
         s = tl.dot(q, k, input_precision=PRECISION)
         if PARTS:
             s = tl.dot(q_low, k, s, input_precision=PRECISION)
@@ -132,7 +113,7 @@ def scales(q_ptr, k_ptr, mask_ptr, positions, rows_ptr, scale_ptr, fields, first
         k_base += BN * k_st
 
     n = total_rows.to(tl.int64)
-    at = (head.to(tl.int64) * queries + row)[:, None]
+    at = ((b * hq + h) * queries + row)[:, None]
     part = which[None, :].to(tl.int64) * splits + tl.program_id(1)
     inside = inside[:, None] & (which < K)[None, :]
     met = (count > 0)[:, None]
