@@ -51,6 +51,20 @@ def test_help_is_in_both_languages(capsys, verb, place):
     assert english.isascii() or not any("\u4e00" <= letter <= "\u9fff" for letter in english)
 
 
+@pytest.mark.parametrize("verb", [[], ["data"]], ids=["program", "data"])
+def test_a_group_alone_shows_its_help(capsys, verb):
+    code, out, err = call(capsys, *verb)
+    assert (code, out) == (2, "")
+    assert err.startswith(f"Usage: {' '.join(['isotherm', *verb])} [OPTIONS] COMMAND [ARGS]...\n")
+
+
+@pytest.mark.parametrize("verb", [[], ["data", "gettext"], ["sweep"]], ids=["program", "gettext", "sweep"])
+def test_the_notes_of_a_help_page_are_in_chinese_too(capsys, verb):
+    page = call(capsys, *verb, "--help", "--lang", "zh")[1]
+    assert not [word for word in ("OPTIONS", "COMMAND", "ARGS", "default", "required") if word in page]
+    assert page.count("[默认：") == call(capsys, *verb, "--help", "--lang", "en")[1].count("[default: ")
+
+
 def test_version(capsys):
     assert call(capsys, "--version")[:2] == (0, "isotherm 0.1.0\n")
 

@@ -6,12 +6,14 @@ import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
 
 from isotherm.cli import explaining, program, run
 from isotherm.cli.explain import explain
 from isotherm.lab import claims as registry
+from isotherm.lab import recorded
 from isotherm.lab.claims import Chapter
 from isotherm.lab.runner import Outcome
 from isotherm.language import Text
@@ -71,6 +73,16 @@ def test_some_claims_in_the_order_of_the_chapters(capsys, answered):
     assert {order.scale for order in asked["orders"]} == {"full"}
     assert (asked["fresh"], asked["jobs"]) == (True, 3)
     assert "1. Variances add up." in out  # one who asks for a claim gets its derivation too
+
+
+def test_a_record_goes_to_the_claims_that_show_it(capsys, answered, monkeypatch):
+    asked = answered()
+    monkeypatch.setattr(recorded, "given", lambda path: asked.setdefault("read", []).append(path))
+    assert call(capsys, "--record", "one.json", "--record", "two.json")[0] == 0
+    paths = [Path("one.json"), Path("two.json")]
+    assert asked["read"] == paths
+    given = {order.claim: order.records for order in asked["orders"] if order.records}
+    assert given == dict.fromkeys(recorded.SHOWN_IN, tuple(paths))
 
 
 def test_a_changed_verdict_exits_1_and_says_which(capsys, answered):
@@ -145,6 +157,16 @@ MISTAKES = {
     "device": (
         ["--device", "toaster"],
         "isotherm: --device: expected a device of this machine, such as cpu or cuda:0, got 'toaster'",
+    ),
+    "a record for a claim": (
+        ["out/ak/sweep.json"],
+        "isotherm: out/ak/sweep.json: not a claim; give a record with --record",
+    ),
+    "a record that is not there": (["--record", "none.json"], "isotherm: none.json: there is no such file"),
+    "a record nobody shows": (
+        ["freezing", "--record", "none.json"],
+        "isotherm: --record: expected a claim that shows recorded runs (additive-wins-at-large-d, scaling-restores-it),"
+        " got freezing",
     ),
     "option": (["--sacle", "full"], "isotherm: no such option: --sacle (--scale?)"),
 }

@@ -12,12 +12,16 @@ from isotherm.train.sweep.analysis import analyses, cells
 
 SWEEPS = Path(__file__).parents[2] / "sweeps"
 RECORDS = {path.stem: sweep for path, sweep in zip(sorted(SWEEPS.glob("*.toml")), recorded.sweeps(), strict=True)}
+FREE = ("title", "quick")
 each = pytest.mark.parametrize("name", RECORDS)
 
 
 @each
 def test_what_was_run_is_the_specification_that_comes_along(name):
-    assert tomllib.loads(RECORDS[name].spec) == tomllib.loads((SWEEPS / f"{name}.toml").read_text(encoding="utf-8"))
+    """But for the small version and the title, which no number of the record depends on."""
+    texts = (RECORDS[name].spec, (SWEEPS / f"{name}.toml").read_text(encoding="utf-8"))
+    run, now = ({key: part for key, part in tomllib.loads(text).items() if key not in FREE} for text in texts)
+    assert run == now
 
 
 @each

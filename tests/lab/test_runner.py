@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -73,6 +74,19 @@ def test_the_code_version_covers_data_kept_beside_a_file_of_the_lab(monkeypatch,
     reached = cache._reached(tmp_path / "lab" / "claim_of_ours.py")
     cache._files.cache_clear()
     assert {path.name for path in reached} == {"claim_of_ours.py", "kept.py", "run.json"}
+
+
+def test_a_record_given_makes_another_result_and_the_same_record_finds_it_again(toy, tmp_path):
+    path = tmp_path / "sweep.json"
+    path.write_text("{}")
+    plain = toy("one", body=f"if setting.records == (Path({str(path)!r}),): return Result('refuted', T, ())")
+    beside = replace(plain, records=(path,))
+    found = [run([order])[0] for order in (plain, beside, beside, plain)]
+    assert [one.kept for one in found] == [False, False, True, False]
+    assert [one.timed.record.verdict for one in found] == ["confirmed", "refuted", "refuted", "confirmed"]
+    path.write_text("{ }")
+    run([beside])
+    assert toy.ran() == ["one"] * 4
 
 
 @pytest.mark.parametrize("change", [{"scale": "full"}, {"device": "meta"}], ids=str)

@@ -203,6 +203,14 @@ def test_a_terminal_shows_every_part():
     assert re.search(r"variance at d = 64\s+64.20\s+63.10 … 65.30\s+64\s+8\s+✔", out)
 
 
+def test_what_recorded_runs_found_is_in_the_terminal_and_on_the_page():
+    line = Text("Recorded: ahead by +1.30 nats.", "已记录：领先 +1.30 nat。")
+    book = claims.book(claims.timed(recorded=(line,)))
+    assert line.en in shown(book)
+    assert line.zh in shown(book, "zh")
+    assert line.zh in page.to_html(book, "en")
+
+
 @pytest.mark.parametrize("language", ["en", "zh"])
 @pytest.mark.parametrize("width", [60, 80, 120])
 def test_a_terminal_of_any_width_is_kept_to(language, width):

@@ -43,6 +43,8 @@ def tiny(path: Path, **changes: object) -> Config:
     for name, value in changes.items():
         section, key = name.split("__")
         table[section][key] = value
+    if table["data"].get("kind", "tsv") not in ("tsv", "jsonl", "text"):
+        del table["data"]["path"]
     return from_plain(table)
 
 

@@ -4,6 +4,7 @@ import json
 
 import pytest
 import torch
+from safetensors import SafetensorError
 
 from isotherm.errors import InputError, IsothermError
 from isotherm.train.checkpoint import Checkpoint, latest, save
@@ -77,8 +78,10 @@ def test_where_none_is_whole_any_more_nothing_is_thrown_away_in_silence(tmp_path
     write(tmp_path, 5, 9)
     for step in (5, 9):
         flip(tmp_path / f"step-{step:08d}.safetensors")
+    said = []
     with pytest.raises(InputError, match="no checkpoint in it is whole"):
-        latest(tmp_path)
+        latest(tmp_path, said.append)
+    assert [str(text).endswith("; the one before it is used") for text in said] == [True, False]
 
 
 def test_only_one_that_was_never_finished_is_none(tmp_path):
@@ -105,8 +108,25 @@ def test_a_disk_that_is_full_leaves_the_one_before(tmp_path, monkeypatch):
 
     with monkeypatch.context() as patch:
         patch.setattr("isotherm.train.checkpoint.os.fsync", full)
-        with pytest.raises(IsothermError, match="No space left"):
+        with pytest.raises(IsothermError, match="no space is left on the disk"):
             write(tmp_path, 9)
     assert latest(tmp_path).step == 5
     write(tmp_path, 11)
     assert [name for name in names(tmp_path) if name.endswith(".part")] == []
+
+
+def test_what_safetensors_says_of_a_full_disk_is_said_too(tmp_path, monkeypatch):
+    def full(_, path):
+        path.write_bytes(b"half")
+        raise SafetensorError("Error while serializing: I/O error: No space left on device (os error 28)")
+
+    monkeypatch.setattr("safetensors.torch.save_file", full)
+    with pytest.raises(IsothermError, match=r"cannot write .*step-00000009\.safetensors: no space is left on the disk"):
+        write(tmp_path, 9)
+    assert names(tmp_path) == []
+
+
+def test_whoever_may_read_the_folder_may_read_a_checkpoint(tmp_path):
+    tmp_path.chmod(0o750)
+    write(tmp_path, 3)
+    assert (tmp_path / "step-00000003.safetensors").stat().st_mode & 0o777 == 0o640

@@ -48,7 +48,7 @@ MISTAKES = {
     "too large": (GOOD + "[model]\ndropout = 1.5\n", "model.dropout: expected 0.0 to 0.9, got 1.5"),
     "not a number": (GOOD + "[optimizer]\nlr = nan\n", "optimizer.lr: expected 0.0 or more, got nan"),
     "width": (GOOD + "[model]\nwidth = 10\n", "model.width: expected a multiple of model.heads, or a model.head_dim"),
-    "rule": (GOOD + '[model]\nrule = "logn"\n', "nearest: log-n"),
+    "rule": (GOOD + '[model]\nrule = "logn"\n', r"model\.rule: expected a rule of the atlas \(nearest: log-n"),
     "no path": ("[model]\n", "data.path: expected a value for data.kind = tsv, got ''"),
     "no packages": ('[data]\nkind = "gettext"\n', "data.packages: expected a value for data.kind = gettext"),
     "one column": (GOOD + 'columns = ["en"]\n', "data.columns: expected two names"),
@@ -62,6 +62,17 @@ MISTAKES = {
         '[data]\nkind = "copy"\n[model]\nkind = "bert"\n',
         "model.kind: expected transformer, recurrent or decoder",
     ),
+    "a memory without end": (GOOD + "[optimizer]\nbeta1 = 1.0\n", "optimizer.beta1: expected 0.0 to 0.9999, got 1.0"),
+    "nor of squares": (GOOD + "[optimizer]\nbeta2 = 1.0\n", "optimizer.beta2: expected 0.0 to 0.9999, got 1.0"),
+    "a seed past 64 bits": (GOOD + "[run]\nseed = 99999999999999999999\n", "run.seed: expected 0 to "),
+    "a key of another kind": (
+        'data = {kind = "files", source = "a", target = "b", path = "x"}\n',
+        "data.path: expected nothing for data.kind = files, got 'x'",
+    ),
+    "score": (
+        GOOD + '[model]\nkind = "recurrent"\nrule = "aditive"\n',
+        r"model\.rule: expected additive \| .* \(did you mean additive\?\) for model.kind = recurrent, got 'aditive'",
+    ),
     "not TOML": ("[data\n", r"not TOML \("),
     "empty": ("", "the file is empty"),
 }
@@ -71,6 +82,12 @@ MISTAKES = {
 def test_a_mistake_is_named_with_the_file(tmp_path, text, message):
     with pytest.raises(InputError, match=r"run\.toml: .*" + message):
         read(tmp_path, text)
+
+
+def test_a_recurrent_model_has_a_score_for_a_rule(tmp_path):
+    recurrent = GOOD + '[model]\nkind = "recurrent"\n'
+    assert read(tmp_path, recurrent).model.rule == "scaled-dot"
+    assert read(tmp_path, recurrent + 'rule = "dot"\n').model.rule == "dot"
 
 
 def test_a_file_that_is_not_there(tmp_path):

@@ -104,6 +104,12 @@ def test_the_picture_is_whole_and_its_points_are_the_curve_s():
     assert {"A title", "loss", "step", "a <b>", "2.00", "6.00", "0", "100"} <= set(texts)
 
 
+def test_the_picture_has_round_numbers_on_its_axes():
+    root = ElementTree.fromstring(svg([Curve("x", ((25, 7.93), (400, 2.88)))], LABEL, LABEL))
+    numbers = [text.text for text in root.findall("{*}text") if re.fullmatch(r"[\d.]+", text.text)]
+    assert numbers == ["4.00", "6.00", "100", "200", "300", "400"]
+
+
 def test_in_a_log_lines_come_now_and_then_and_say_what_is_left(capsys, monkeypatch):
     clock = [100.0]
     monkeypatch.setattr(progress.time, "monotonic", lambda: clock[0])

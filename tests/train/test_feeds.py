@@ -1,11 +1,12 @@
 """What a run is fed, of each kind."""
 
+import re
 from random import Random
 
 import pytest
 import torch
 
-from isotherm.errors import InputError
+from isotherm.errors import ArgumentError, InputError
 from isotherm.train.batches import Batch
 from isotherm.train.feeds import supply
 from isotherm.train.tokens import END, FIRST, PAD, START, UNKNOWN
@@ -59,6 +60,23 @@ def test_what_is_held_out_is_never_learned_from(tsv):
 def test_long_pairs_are_left_out_and_too_little_text_is_said(tsv):
     with pytest.raises(InputError, match=r"pairs\.tsv: too little text: 0 examples to learn from and 0 held out"):
         supply(tiny(tsv, data__length=2))
+
+
+def test_how_much_there_is_of_it_is_told(tsv, prose):
+    fed = supply(tiny(tsv, data__length=9))
+    learned = len({text for step in range(60) for text in map(str, fed.feed.batch(step).labels.tolist())})
+    kept = sum(len(batch.labels) for batch in fed.feed.held_out(99))
+    numbers = [int(word) for word in re.findall(r"\d+", str(fed.about))]
+    assert numbers[1:] == [kept, len(pairs()) - numbers[0] - kept, 9]
+    assert 0 < learned <= numbers[0] < len(pairs())
+    text = supply(tiny(prose, data__kind="text", data__length=13, model__kind="decoder"))
+    assert re.fullmatch(r"[\d,]+ tokens to learn from, [\d,]+ held out", str(text.about))
+
+
+@pytest.mark.parametrize("changes", [{}, {"data__kind": "recall", "data__length": 9}], ids=["text", "task"])
+def test_too_small_a_vocabulary_is_named_by_its_key(tsv, changes):
+    with pytest.raises(ArgumentError, match=r"^data\.vocabulary: expected at least \d+.*, got 11$"):
+        supply(tiny(tsv, data__vocabulary=11, **changes))
 
 
 def test_catalogues_and_two_files_feed_as_a_table_does(tsv, tmp_path):

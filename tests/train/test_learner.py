@@ -49,9 +49,10 @@ def test_two_processes_learn_the_same_as_one(tsv, plain, tmp_path):
     config.write_text(json.dumps(to_plain(tiny(tsv, run__steps=14, **changes))))
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
     job = ["-m", "tests.train.job", str(config), str(path)]
-    environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "ignore"}
+    environment = os.environ | {"OMP_NUM_THREADS": "1"}
     done = subprocess.run([*torchrun, *job], env=environment, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stderr
+    assert "Warning" not in done.stderr
     assert done.stderr.count("held-out loss") == 2  # after steps 10 and 14: one process speaks, not two
     checkpoint = max((path / "checkpoints").glob("*.json"))
     assert json.loads(checkpoint.read_text())["notes"]["processes"] == 2
@@ -130,9 +131,17 @@ def test_a_loss_that_is_no_number_stops_the_run_and_says_so(tsv, tmp_path, monke
         return loss * float("nan"), norm
 
     monkeypatch.setattr(Learner, "step", broken)
-    with pytest.raises(IsothermError, match=r"the loss became nan before step 2: a smaller optimizer\.lr"):
+    message = r"the loss became nan before step 2: .* in a new folder \(--out\); nothing was saved yet"
+    with pytest.raises(IsothermError, match=message):
         train(tiny(tsv, run__checkpoint_every=2), tmp_path / "run", quiet=True)
     assert not list((tmp_path / "run" / "checkpoints").iterdir())  # what is no number is not saved either
+
+
+def test_a_loss_that_is_no_number_names_the_last_checkpoint(tsv, tmp_path, monkeypatch):
+    train(tiny(tsv, run__steps=7), tmp_path / "run", quiet=True)
+    monkeypatch.setattr(Learner, "step", lambda *_: (torch.tensor(float("inf")), torch.tensor(1.0)))
+    with pytest.raises(IsothermError, match=r"the loss became inf before step 9: .* the last checkpoint is of step 7"):
+        train(tiny(tsv), tmp_path / "run", resume=True, quiet=True)
 
 
 @pytest.mark.parametrize("package", ["safetensors", "tokenizers", "sacrebleu"])
@@ -157,5 +166,7 @@ def test_devices():
     assert pick("auto").type in ("cpu", "cuda", "mps")
     with pytest.raises(ArgumentError, match=r"run\.device: expected auto, cpu, cuda or mps, got abacus"):
         pick("abacus")
+    with pytest.raises(ArgumentError, match=r"--device: expected auto, cpu, cuda or mps, got meta"):
+        pick("meta", argument="--device")
     with pytest.raises(ArgumentError, match=r"run\.device: expected a device of this machine \(\d+ CUDA devices\)"):
         pick("cuda:99")

@@ -25,7 +25,7 @@ def test_two_files(tmp_path):
 
 
 def test_a_table_with_and_without_a_header(tmp_path):
-    plain = put(tmp_path / "a.tsv", "Add page\t添加页面\textra\n\nLine\u2028within\t行\u2028内\nnothing\t \n")
+    plain = put(tmp_path / "a.tsv", "Add page\t添加页面\n\nLine\u2028within\t行\u2028内\nnothing\t \n")
     assert from_tsv(plain) == WANTED
     named = put(tmp_path / "b.tsv", "id\tzh\ten\n1\t添加页面\tAdd page\n2\t行\u2028内\tLine\u2028within\n")
     assert from_tsv(named, ("en", "zh")) == WANTED
@@ -56,6 +56,10 @@ READERS = {
     "one column": (
         lambda path: from_tsv(put(path / "x", "a\tb\n\nalone\n")),
         "x: line 3: expected at least 2 columns between tabs, got 1",
+    ),
+    "three columns": (
+        lambda path: from_tsv(put(path / "x", "1\tAdd page\t添加页面\n")),
+        "x: line 1: 3 columns between tabs; name two of the first line with data.columns",
     ),
     "no such column": (
         lambda path: from_tsv(put(path / "x", "en\tzh\na\tb\n"), ("en", "de")),

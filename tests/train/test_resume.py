@@ -11,9 +11,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from isotherm.errors import InputError
+from isotherm.errors import InputError, IsothermError
 from isotherm.train import checkpoint, loop
 from isotherm.train.config_file import to_plain
+from isotherm.train.folder import Folder
 from isotherm.train.loop import train
 from tests.train.corpora import last_state, learned, tiny, write_tsv
 
@@ -158,6 +159,38 @@ def test_a_finished_run_resumed_is_only_measured_again(tsv, through):
 def test_a_folder_that_holds_a_run_is_not_overwritten(tsv, through):
     with pytest.raises(InputError, match="holds a run already; --resume continues it"):
         train(tiny(tsv), through, quiet=True)
+
+
+@pytest.mark.parametrize(
+    "changes", [{"data__path": "none.tsv"}, {"run__precision": "float16"}], ids=["no such file", "no such arithmetic"]
+)
+def test_a_start_that_failed_does_not_stand_in_the_way(tsv, tmp_path, changes):
+    with pytest.raises(IsothermError):
+        train(tiny(tsv, **changes), tmp_path / "run", quiet=True)
+    assert train(tiny(tsv, run__steps=2), tmp_path / "run", quiet=True).step == 2
+
+
+def test_fewer_steps_than_are_done_are_refused(tsv, begun):
+    before = (begun / "config.json").read_text()
+    with pytest.raises(InputError, match=r"trained for 7 steps already, and run\.steps asks for 5"):
+        train(tiny(tsv, run__steps=5), begun, resume=True, quiet=True)
+    assert (begun / "config.json").read_text() == before
+
+
+def test_a_run_that_is_alive_is_left_alone(tsv, begun):
+    before = learned(begun)
+    with Folder(begun).held(), pytest.raises(InputError, match="another process is training here"):
+        train(tiny(tsv), begun, resume=True, quiet=True)
+    assert learned(begun) == before
+    train(tiny(tsv, run__steps=8), begun, resume=True, quiet=True)
+
+
+@pytest.mark.skipif(not Path("/dev/full").is_char_device(), reason="needs a disk that is always full")
+def test_a_full_disk_is_said_of_a_measurement_too(tmp_path):
+    folder = Folder(tmp_path)
+    folder.metrics.symlink_to("/dev/full")
+    with pytest.raises(IsothermError, match=r"cannot write .*metrics\.jsonl: no space is left on the disk"):
+        folder.record({"step": 1})
 
 
 def test_other_numbers_are_another_run(tsv, through):

@@ -2,21 +2,27 @@
 
 import json
 import os
+import re
 import signal
 import sys
+from math import exp
 from pathlib import Path
 
 import pytest
+from rich.cells import cell_len
+from rich.console import Console
 
 from isotherm import language
-from isotherm.cli import run
+from isotherm.cli import run, training
 from isotherm.errors import InputError
+from isotherm.language import choose
 from isotherm.train import loop
 from isotherm.train.loop import train
 from isotherm.train.translator import open_run
 from isotherm.train.vocabulary import Vocabulary
 from tests.train.corpora import install, learned, pairs, tiny, write_mo, write_tsv
 
+HOLDS = "holds a run already; --resume continues it, --out names another folder"
 TOML = """
 [data]
 path = "{path}"
@@ -113,6 +119,7 @@ def test_what_cannot_be_opened_is_named(capsys, by_heart, tmp_path):
     assert "no checkpoint yet; `isotherm train" in call(capsys, "translate", tmp_path / "begun", "x")[2]
     loop.Folder(tmp_path / "task").begin(tiny(tmp_path / "x.tsv", data__kind="copy"))
     assert "this run learned copy, not to translate" in call(capsys, "translate", tmp_path / "task", "x")[2]
+    assert "isotherm: --device: expected auto" in call(capsys, "translate", by_heart, "x", "--device", "abacus")[2]
     (tmp_path / "task" / "config.json").write_text("{")
     assert "config.json: not JSON" in call(capsys, "translate", tmp_path / "task", "x")[2]
 
@@ -142,6 +149,7 @@ def test_training_from_the_command_line(capsys, toml, lang):
     assert ("held-out loss" in out) == (lang == "en")
     assert "BLEU" in out
     assert err.count("held-out loss" if lang == "en" else "留出损失") == 3
+    assert re.match(r"\d+ pairs to learn from, .*; [\d,]+ parameters\n" if lang == "en" else "学习 .*个参数\n", err)
     assert call(capsys, "translate", "runs/small", "the red cat")[0] == 0
 
 
@@ -166,6 +174,76 @@ def test_rules_side_by_side(capsys, toml):
     assert first[0][0]["loss"] != first[1][0]["loss"]
     code, out, _ = call(capsys, "train", toml, "--rules", "1/sqrt(d),none", "--out", "both", "--resume", "--json")
     assert [one["rule"] for one in json.loads(out)["runs"]] == ["1/sqrt(d)", "none"]
+
+
+def test_rules_are_not_begun_where_one_of_them_cannot_be(capsys, toml):
+    assert call(capsys, "train", toml, "--out", "both/none")[0] == 0
+    code, _, err = call(capsys, "train", toml, "--rules", "1/sqrt(d),none", "--out", "both")
+    assert (code, err.strip()) == (2, "isotherm: both/none: " + HOLDS)
+    assert not Path("both/1-sqrt-d").exists()
+
+
+def test_scores_of_a_recurrent_model_side_by_side(capsys, toml):
+    Path(toml).write_text(Path(toml).read_text().replace("[model]", '[model]\nkind = "recurrent"'))
+    code, out, _ = call(capsys, "train", toml, "--rules", "additive,scaled-dot", "--out", "both", "--json")
+    assert code == 0
+    assert [one["run"] for one in json.loads(out)["runs"]] == ["both/additive", "both/scaled-dot"]
+    code, _, err = call(capsys, "train", toml, "--rules", "additive,dott", "--out", "three")
+    assert code == 2
+    assert "isotherm: --rules: expected additive | " in err
+    assert "(did you mean dot?)" in err
+
+
+TASK = """
+[data]
+kind = "copy"
+vocabulary = 11
+length = 3
+[model]
+kind = "decoder"
+width = 16
+heads = 2
+layers = 1
+[run]
+steps = 3
+batch_tokens = 40
+device = "cpu"
+"""
+
+
+def test_a_task_shows_how_much_is_right(capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("task.toml").write_text(TASK)
+    code, out, err = call(capsys, "train", "task.toml")
+    assert code == 0
+    assert "copy: examples made on the fly; " in err
+    accuracy = json.loads(Path("runs/task/result.json").read_text())["held_out"]["accuracy"]
+    assert 0 < accuracy < 1
+    assert f"tokens right  {accuracy:.1%}" in out
+    code, out, _ = call(capsys, "train", "task.toml", "--rules", "1/sqrt(d),none", "--out", "both")
+    assert "tokens right" in out
+    assert "BLEU" not in out
+
+
+def test_text_shows_its_perplexity(capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("text.txt").write_text("the warm cat drinks tea in the old house. " * 2000)
+    data = '[data]\nkind = "text"\npath = "text.txt"\nvocabulary = 300\nlength = 7\nheld_out = 0.2\n[model]'
+    Path("text.toml").write_text(data + TASK.partition("[model]")[2])
+    code, out, err = call(capsys, "train", "text.toml", "--lang", "zh")
+    assert code == 0
+    loss = json.loads(Path("runs/text/result.json").read_text())["held_out"]["loss"]
+    assert f"每词元困惑度  {exp(loss):.4g}" in out
+    assert "个词元，留出" in err
+
+
+def test_samples_are_four_and_stand_under_one_another(capsys):
+    samples = [{"source": str(n), "target": "好", "output": "很好"} for n in range(10)]
+    choose("zh")
+    training._samples(Console(), [("", {"samples": samples})])
+    lines = [line for line in capsys.readouterr().out.splitlines() if "好" in line]
+    assert len(lines) == 8
+    assert {cell_len(line.partition("好")[0].rstrip("很")) for line in lines} == {17}
 
 
 def test_a_rule_twice_is_no_comparison(capsys, toml):
@@ -199,6 +277,16 @@ def test_control_c_saves_says_how_to_go_on_and_exits_130(capsys, toml, monkeypat
     code, _, err = call(capsys, *again.split()[1:])
     assert code == 0
     assert "resuming after step 6" in err
+
+
+def test_control_c_before_the_first_step_is_not_mute(capsys, toml, monkeypatch):
+    def interrupted(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(loop, "supply", interrupted)
+    code, out, err = call(capsys, "train", toml)
+    assert (code, out) == (130, "")
+    assert err == "stopped; what was saved before is kept, and --resume goes on from there\n"
 
 
 def test_a_corpus_from_the_command_line(capsys, tmp_path):

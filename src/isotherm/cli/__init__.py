@@ -1,6 +1,6 @@
 """The command line. Results go to standard output, messages and progress to standard error.
 
-Exit codes: 0 healthy or confirmed, 1 found something, 2 wrong use or unreadable input.
+Exit codes: 0 healthy or confirmed, 1 found something, 2 wrong use or unreadable input, 130 stopped by Ctrl-C.
 """
 
 import sys

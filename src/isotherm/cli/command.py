@@ -11,6 +11,9 @@ from isotherm.language import LANGUAGES, Text
 USAGE = Text("Usage:", "用法：")
 OPTIONS = Text("Options", "选项")
 COMMANDS = Text("Commands", "命令")
+PIECES = {"[OPTIONS]": Text("[OPTIONS]", "[选项]"), "COMMAND [ARGS]...": Text("COMMAND [ARGS]...", "命令 [参数]...")}
+NOTES = (Text("[default: ", "[默认："), Text("required]", "必填]"))
+"""What click says in English on a help page."""
 
 
 class Option(click.Option):
@@ -22,8 +25,14 @@ class Option(click.Option):
 
     def get_help_record(self, ctx: click.Context) -> tuple[str, str] | None:
         """The option's line of the help page."""
-        self.help = str(self.text)
-        return super().get_help_record(ctx)
+        self.help = ""
+        row = super().get_help_record(ctx)
+        if row is None:
+            return None
+        names, notes = row
+        for note in NOTES:
+            notes = notes.replace(note.en, str(note))
+        return names, f"{self.text}  {notes}".rstrip()
 
 
 class _Speaking(click.Command):
@@ -33,7 +42,8 @@ class _Speaking(click.Command):
 
     def format_usage(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """The first line of the help page."""
-        formatter.write_usage(ctx.command_path, " ".join(self.collect_usage_pieces(ctx)), prefix=f"{USAGE} ")
+        pieces = [str(PIECES.get(piece, piece)) for piece in self.collect_usage_pieces(ctx)]
+        formatter.write_usage(ctx.command_path, " ".join(pieces), prefix=f"{USAGE} ")
 
     def format_help_text(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """What the command is for."""
@@ -80,6 +90,13 @@ class Group(_Speaking, click.Group):
         with formatter.section(str(COMMANDS)):
             formatter.write_dl([(name, command.get_short_help_str(100)) for name, command in self.commands.items()])
 
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """What was typed; nothing at all is answered with the help page."""
+        if not args and not ctx.resilient_parsing:
+            click.echo(ctx.get_help(), err=True)
+            ctx.exit(2)
+        return super().parse_args(ctx, args)
+
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002
         """The verbs in the order they were added."""
         return list(self.commands)
@@ -88,16 +105,6 @@ class Group(_Speaking, click.Group):
 def option(*names: str, text: Text, **attributes: Any) -> Callable[[Any], Any]:
     """Like `click.option`, with help in both languages."""
     return click.option(*names, cls=Option, text=text, **attributes)
-
-
-def command(name: str, text: Text) -> Callable[[Callable[..., Any]], Command]:
-    """A verb; every verb takes `--lang`."""
-
-    def make(function: Callable[..., Any]) -> Command:
-        verb: Command = click.command(name, cls=Command, text=text)(lang(function))
-        return verb
-
-    return make
 
 
 def lang(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -112,3 +119,13 @@ def lang(function: Callable[..., Any]) -> Callable[..., Any]:
         "--lang", type=click.Choice(LANGUAGES), callback=choose, expose_value=False, is_eager=True, text=text
     )(function)
     return made
+
+
+def command(name: str, text: Text, lang: Callable[[Any], Any] = lang) -> Callable[[Callable[..., Any]], Command]:
+    """A verb; every verb takes `--lang`, or its own kind of it."""
+
+    def make(function: Callable[..., Any]) -> Command:
+        verb: Command = click.command(name, cls=Command, text=text)(lang(function))
+        return verb
+
+    return make

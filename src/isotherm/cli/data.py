@@ -4,8 +4,10 @@ from pathlib import Path
 
 import click
 
+from isotherm import language
 from isotherm.cli.command import Group, command, lang, option
-from isotherm.language import Text
+from isotherm.errors import ArgumentError
+from isotherm.language import LANGUAGES, Text
 
 ABOUT = Text("Make text to train on.", "准备训练用的文本。")
 GETTEXT = Text(
@@ -22,7 +24,32 @@ def data() -> None:
     """Hold the kinds of text."""
 
 
-@command("gettext", GETTEXT)
+CHINESE = "zh_Hans"
+ONE_CODE = Text("the same code as --to ({to})", "与 --to（{to}）相同的代码")
+
+
+def _code(ctx: click.Context, parameter: click.Parameter, value: str | None) -> str | None:  # noqa: ARG001
+    """`en` and `zh` choose the language of messages, as everywhere; any other code is left to the verb."""
+    if value is None or value not in LANGUAGES:
+        return value
+    language.choose("zh" if value == "zh" else "en")
+    return None
+
+
+_lang = option(
+    "--lang",
+    "code",
+    callback=_code,
+    is_eager=True,
+    metavar="CODE",
+    text=Text(
+        "Language of the translations, like --to; en and zh are the language of messages.",
+        "译文语言，同 --to；en 与 zh 指消息的语言。",
+    ),
+)
+
+
+@command("gettext", GETTEXT, _lang)
 @option(
     "--package",
     "packages",
@@ -33,11 +60,11 @@ def data() -> None:
 )
 @option(
     "--to",
-    "target",
-    default="zh_Hans",
-    show_default=True,
     metavar="CODE",
-    text=Text("Language of the translations (zh_Hans and zh_CN are one).", "译文语言（zh_Hans 与 zh_CN 视为同一种）。"),
+    text=Text(
+        f"Language of the translations (default: {CHINESE}, which is also zh_CN).",
+        f"译文语言（默认 {CHINESE}，与 zh_CN 视为同一种）。",
+    ),
 )
 @option(
     "--where",
@@ -47,7 +74,13 @@ def data() -> None:
         "软件包所在文件夹（pip install --target DIR）；默认为当前环境。",
     ),
 )
-@option("--out", required=True, metavar="FILE", text=Text("Table to write (.tsv).", "要写出的表格（.tsv）。"))
+@option(
+    "--out",
+    default="corpus.tsv",
+    show_default=True,
+    metavar="FILE",
+    text=Text("Table to write (.tsv).", "要写出的表格（.tsv）。"),
+)
 @option(
     "--longest",
     default=200,
@@ -57,14 +90,31 @@ def data() -> None:
     text=Text("Leave out sources of more than N characters.", "略去超过 N 个字符的原文。"),
 )
 @option("--json", "as_json", is_flag=True, text=Text("Print the note as JSON.", "以 JSON 输出说明。"))
-def gettext(packages: tuple[str, ...], target: str, where: str | None, out: str, longest: int, as_json: bool) -> None:
+def gettext(
+    packages: tuple[str, ...],
+    to: str | None,
+    code: str | None,
+    where: str | None,
+    out: str,
+    longest: int,
+    as_json: bool,
+) -> None:
     """Gather, clean and write."""
     import json
 
+    from isotherm.report.files import write_error
     from isotherm.train.corpus import describe, gather, write
 
-    corpus = gather(packages, target, where=Path(where) if where else None, longest=longest)
-    note = write(corpus, Path(out))
+    if to and code and to != code:
+        raise ArgumentError("--lang", ONE_CODE.format(to=to), got=code)
+    corpus = gather(packages, to or code or CHINESE, where=Path(where) if where else None, longest=longest)
+    path = Path(out)
+    try:
+        if not path.parent.exists():
+            path.parent.mkdir(parents=True)
+    except OSError as error:
+        raise write_error(path, error) from error
+    note = write(corpus, path)
     if as_json:
         click.echo(json.dumps(describe(corpus), ensure_ascii=False, indent=2))
         return

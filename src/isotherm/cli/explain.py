@@ -18,6 +18,14 @@ ABOUT = Text(
 OPTIONS: tuple[tuple[tuple[str, ...], Text, dict[str, Any]], ...] = (
     (("--list", "listing"), Text("List the claims.", "列出全部论断。"), {"is_flag": True}),
     (
+        ("--record", "records"),
+        Text(
+            "A sweep.json of your own to show in the claims that have recorded runs; may be given several times.",
+            "你自己的 sweep.json，显示在有记录的论断中；可多次给出。",
+        ),
+        {"multiple": True, "metavar": "FILE"},
+    ),
+    (
         ("--out",),
         Text("Write the illustrated page, figures and records.", "写出图文网页、图和记录。"),
         {"metavar": "DIR"},

@@ -9,8 +9,9 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 from rich.text import Text as Styled
 
-from isotherm.errors import ArgumentError
+from isotherm.errors import ArgumentError, InputError
 from isotherm.lab import claims as registry
+from isotherm.lab import recorded
 from isotherm.lab.runner import Listener, Order, Outcome, Scale
 from isotherm.lab.runner import run as run_orders
 from isotherm.language import Text, current
@@ -41,6 +42,7 @@ class Request:
 
     claims: tuple[str, ...]
     listing: bool
+    records: tuple[str, ...]
     out: str | None
     as_json: bool
     scale: Scale
@@ -52,11 +54,13 @@ class Request:
 
 def run(request: Request) -> int:
     """The whole command; its exit code."""
+    check_names(request.claims)
     names = registry.chosen(request.claims)
     if request.listing:
         show_list(names, request.as_json)
         return 0
     check_device(request.device)
+    check_records(request.records, names)
     path = None if request.out is None else Path(request.out)
     if path is not None:
         folder.prepare(path)
@@ -74,6 +78,22 @@ def run(request: Request) -> int:
     return int(bool(book.changed()))
 
 
+def check_names(claims: tuple[str, ...]) -> None:
+    """Somebody who gives a path where a claim is named has a record to show."""
+    for name in claims:
+        if name.endswith(".json") or "/" in name:
+            raise InputError(name, Text("not a claim; give a record with --record", "不是论断；记录请用 --record 给出"))
+
+
+def check_records(records: tuple[str, ...], names: tuple[str, ...]) -> None:
+    """Refuse records that cannot be shown before any claim is started."""
+    if records and not set(names) & set(recorded.SHOWN_IN):
+        expected = Text("a claim that shows recorded runs ({names})", "有记录的论断（{names}）")
+        raise ArgumentError("--record", expected.format(names=", ".join(recorded.SHOWN_IN)), got=", ".join(names))
+    for record in records:
+        recorded.given(Path(record))
+
+
 def check_device(name: str) -> None:
     """Refuse a device that is not there before any claim is started on it."""
     if name == "cpu":
@@ -89,7 +109,17 @@ def check_device(name: str) -> None:
 
 def measure(request: Request, names: tuple[str, ...]) -> tuple[Outcome, ...]:
     """Every claim's outcome, with one line of progress per running claim on a terminal."""
-    orders = [Order(name, registry.module_of(name), request.scale, request.device) for name in names]
+    records = tuple(map(Path, request.records))
+    orders = [
+        Order(
+            name,
+            registry.module_of(name),
+            request.scale,
+            request.device,
+            records if name in recorded.SHOWN_IN else (),
+        )
+        for name in names
+    ]
     listener = Lines(len(orders))
     try:
         with listener.bars:

@@ -1,8 +1,12 @@
 """`isotherm train`: a model from a configuration; or the same model under several scale rules, side by side."""
 
+import os
+from pathlib import Path
+
 import click
 
 from isotherm.cli.command import command, option
+from isotherm.errors import IsothermError
 from isotherm.language import Text
 
 ABOUT = Text(
@@ -32,14 +36,29 @@ ABOUT = Text(
 )
 @option("--json", "as_json", is_flag=True, text=Text("Print one JSON document.", "输出一个 JSON 文档。"))
 def train(config: str, out: str | None, resume: bool, rules: str | None, as_json: bool) -> int:
-    """Read the configuration, train, and say what came of it."""
-    from pathlib import Path
+    """Read the configuration, train, and say what came of it. Of a machine's processes only the first complains."""
+    folder, speaks = Path(out) if out else Path("runs") / Path(config).stem, os.environ.get("LOCAL_RANK", "0") == "0"
+    try:
+        return _train(config, folder, rules, resume=resume, as_json=as_json)
+    except IsothermError:
+        if speaks:
+            raise
+        return 2
+    except KeyboardInterrupt:
+        told = Text(
+            "stopped; what was saved before is kept, and --resume goes on from there",
+            "已停止；此前存下的仍在，可用 --resume 由此继续",
+        )
+        if speaks:
+            click.echo(str(told), err=True)
+        return 130
 
+
+def _train(config: str, folder: Path, rules: str | None, *, resume: bool, as_json: bool) -> int:
     from isotherm.cli.training import compare_rules, train_one
     from isotherm.train.config_file import load
 
     wanted = load(config)
-    folder = Path(out) if out else Path("runs") / Path(config).stem
     if rules is None:
         return train_one(wanted, folder, config, resume=resume, as_json=as_json)
     names = [name.strip() for name in rules.split(",")]

@@ -3,16 +3,18 @@
 import json
 import os
 from collections.abc import Sequence
+from math import exp
 from pathlib import Path
 from typing import Any
 
 import click
+from rich.cells import cell_len
 from rich.console import Console
 from rich.table import Table
 
 from isotherm.language import Text
 from isotherm.train.compare import LOSS, Contestant, compare
-from isotherm.train.config import Config
+from isotherm.train.config import PARALLEL, Config
 from isotherm.train.curves import plot
 from isotherm.train.loop import Outcome, train
 
@@ -34,6 +36,8 @@ def train_one(config: Config, folder: Path, name: str, *, resume: bool, as_json:
     held_out = outcome.result["held_out"]
     if held_out is not None:
         console.print(f"  {LOSS}  {held_out['loss']:.3f}", highlight=False)
+        if config.data.kind not in PARALLEL:
+            console.print("  {}  {}".format(*_measure(config, held_out)), highlight=False)
     if "scores" in outcome.result:
         console.print(f"  {_scores(outcome.result)}", highlight=False)
         _samples(console, [("", outcome.result)])
@@ -58,23 +62,30 @@ def compare_rules(config: Config, rules: Sequence[str], folder: Path, name: str,
     console = Console()
     console.print(plot([one.curve for one in found], LOSS), highlight=False, markup=False, soft_wrap=True)
     console.print()
-    console.print(_table(found))
+    console.print(_table(config, found))
     _samples(console, [(one.rule, one.result) for one in found])
     drawn = Text("the curves as a picture: {path}", "曲线图：{path}").format(path=folder / "curves.svg")
     click.echo(str(drawn), err=True)
     return 0
 
 
-def _table(found: Sequence[Contestant]) -> Table:
+def _measure(config: Config, held_out: Any) -> tuple[Text, str]:
+    """Of a model that continues text its perplexity, of one that does a task or fills gaps its accuracy."""
+    if config.data.kind == "text" and config.model.kind == "decoder":
+        return Text("perplexity per token", "每词元困惑度"), f"{exp(min(held_out['loss'], 700.0)):.4g}"
+    return Text("tokens right", "答对的词元"), f"{held_out['accuracy']:.1%}"
+
+
+def _table(config: Config, found: Sequence[Contestant]) -> Table:
     table = Table(box=None, pad_edge=False, header_style="bold")
+    translates = config.data.kind in PARALLEL
     headings = (
         Text("rule", "规则"),
         Text("held-out loss", "留出损失"),
         Text("gate p50", "闸门 p50"),
         Text("gate p10", "闸门 p10"),
         Text("largest logit", "最大 logit"),
-        "BLEU",
-        "chrF",
+        *(("BLEU", "chrF") if translates else (_measure(config, found[0].result["held_out"])[0],)),
     )
     for place, heading in enumerate(headings):
         table.add_column(str(heading), justify="right" if place else "left")
@@ -84,7 +95,10 @@ def _table(found: Sequence[Contestant]) -> Table:
         cells += [
             f"{held_out[name]:.2g}" if name in held_out else "–" for name in ("gate_p50", "gate_p10", "max_logit")
         ]
-        cells += [f"{scores[name]:.1f}" if name in scores else "–" for name in ("bleu", "chrf")]
+        if translates:
+            cells += [f"{scores[name]:.1f}" if name in scores else "–" for name in ("bleu", "chrf")]
+        else:
+            cells.append(_measure(config, held_out)[1])
         table.add_row(one.rule, *cells)
     return table
 
@@ -92,13 +106,14 @@ def _table(found: Sequence[Contestant]) -> Table:
 def _samples(console: Console, results: Sequence[tuple[str, dict[str, Any]]] | Sequence[tuple[str, Any]]) -> None:
     """A few held-out sentences, spread over the sample, and what each run made of them."""
     first = results[0][1].get("samples", [])
-    for place in range(0, len(first), max(1, len(first) // SHOWN)):
+    for place in range(0, len(first), max(1, len(first) // SHOWN))[:SHOWN]:
         sample = first[place]
         console.print(f"\n  {sample['source']}", style="bold", highlight=False, markup=False)
         rows = [(str(Text("reference", "参考")), sample["target"])]
         rows += [(name or str(Text("output", "输出")), result["samples"][place]["output"]) for name, result in results]
+        width = max(12, *(cell_len(name) for name, _ in rows))
         for name, text in rows:
-            console.print(f"    {name:<12} {text}", highlight=False, markup=False)
+            console.print(f"    {name}{' ' * (width - cell_len(name))} {text}", highlight=False, markup=False)
     console.print()
 
 

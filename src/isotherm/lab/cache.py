@@ -9,6 +9,7 @@ import json
 import os
 import re
 import sys
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
@@ -49,14 +50,17 @@ def versions() -> dict[str, str]:
     return found
 
 
-def code_version(module: str) -> str:
-    """A hash of a claim's own file, the files of the lab it uses, and every part of the package those reach."""
+def code_version(module: str, records: Sequence[Path] = ()) -> str:
+    """A hash of a claim's own file, the files of the lab it uses, every part of the package those reach, and the records
+    it was given, which show under their paths."""
     spec = find_spec(module)
     if spec is None or spec.origin is None:
         raise ModuleNotFoundError(f"no module named {module}")
     digest = sha256()
     for path in sorted(_reached(Path(spec.origin))):
         digest.update(path.name.encode() + b"\0" + path.read_bytes() + b"\0")
+    for path in records:
+        digest.update(str(path).encode() + b"\0" + path.read_bytes() + b"\0")
     return digest.hexdigest()[:16]
 
 

@@ -6,6 +6,7 @@ for it; the verdict follows from those, never from what one would like to hear.
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -16,12 +17,14 @@ from isotherm.record import CLAIM_SCHEMA, ClaimRecord, Erratum, Figure, Heatmap,
 
 @dataclass(frozen=True)
 class Setting:
-    """What an experiment is given: its parameters, its seed, where to compute, and whom to tell how far it is (0 … 1)."""
+    """What an experiment is given: its parameters, its seed, where to compute, whom to tell how far it is (0 … 1), and
+    records of sweeps to show beside it."""
 
     parameters: Mapping[str, Any]
     seed: int = 0
     device: str = "cpu"
     progress: Callable[[float], object] = lambda _: None
+    records: tuple[Path, ...] = ()
 
     def __getitem__(self, name: str) -> Any:
         return self.parameters[name]
@@ -36,7 +39,7 @@ class Setting:
 
 @dataclass(frozen=True)
 class Result:
-    """What an experiment found."""
+    """What an experiment found; `recorded` says what runs made earlier found."""
 
     verdict: Verdict
     sentence: Text
@@ -46,6 +49,7 @@ class Result:
     heatmaps: tuple[Heatmap, ...] = ()
     timings: tuple[Measured, ...] = ()
     timing_figures: tuple[Figure, ...] = ()
+    recorded: tuple[Text, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -92,6 +96,7 @@ class Claim:
             heatmaps=result.heatmaps,
             steps=self.steps,
             errata=self.errata,
+            recorded=result.recorded,
         )
 
 

@@ -7,11 +7,12 @@ d_k is larger, and one that gives q and k unit variance at every d_k, as the doc
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import sqrt
+from pathlib import Path
 from typing import Any
 
 from isotherm.lab.claim import Setting
 from isotherm.lab.interval import effect_size, interval, line_over_seeds, over_seeds
-from isotherm.lab.recorded import Tuned, loss_of, sweeps, tuned
+from isotherm.lab.recorded import Tuned, given, loss_of, sweeps, tuned
 from isotherm.language import Text
 from isotherm.record import Figure, Line, Measured
 from isotherm.record.sweep import Outcome, Trial
@@ -138,10 +139,10 @@ def britz(name: str) -> Figure:
     return Figure(f"{name}-britz-2017", caption, x, y, tuple(lines), x_log=True)
 
 
-def large_runs(scores: Sequence[str]) -> list[tuple[Text, list[Tuned]]]:
-    """Recorded settings of recurrent translators with these scores, by sweep and task; empty where none is kept."""
+def large_runs(scores: Sequence[str], records: Sequence[Path] = ()) -> list[tuple[Text, list[Tuned]]]:
+    """Recorded settings of recurrent translators with these scores, by sweep and task: those kept, then those given."""
     found = []
-    for sweep in sweeps():
+    for sweep, path in (*((kept, None) for kept in sweeps()), *((given(path), path) for path in records)):
         kept = [
             outcome for outcome in sweep.outcomes if outcome.trial.model == "recurrent" and outcome.trial.rule in scores
         ]
@@ -150,6 +151,8 @@ def large_runs(scores: Sequence[str]) -> list[tuple[Text, list[Tuned]]]:
             told = TASKS.get(task, Text(task, task))
             english = sweep.title if len(tasks) == 1 else f"{sweep.title} ({told.en})"
             title = Text(english, f"各种打分，{told.zh}")
+            if path is not None:
+                title = FROM.format(title=title, path=path)
             found.append((title, tuned([outcome for outcome in kept if outcome.trial.task == task])))
     return found
 
@@ -160,6 +163,18 @@ def recorded_leads(title: Text, settings: Sequence[Tuned], behind: str, ahead: s
     for trial, gaps in _gaps(settings, behind, ahead):
         names = {"behind": NAMES[behind], "ahead": NAMES[ahead], "d": trial.d, "start": _start_of(trial)}
         found.append(over_seeds(RECORDED.format(title=title, **names), gaps))
+    return found
+
+
+def recorded_ends(title: Text, settings: Sequence[Tuned], behind: str, ahead: str) -> list[Text]:
+    """The same in a sentence, at the largest d_k alone."""
+    gaps = _gaps(settings, behind, ahead)
+    largest = max((trial.d for trial, _ in gaps), default=0)
+    found = []
+    for trial, values in gaps:
+        if trial.d == largest:
+            names = {"behind": NAMES[behind], "ahead": NAMES[ahead], "d": largest, "start": _start_of(trial)}
+            found.append(AT_LARGEST.format(title=title, lead=_signed(interval(values).mean), **names))
     return found
 
 
@@ -199,7 +214,7 @@ def _caption(title: Text, settings: Sequence[Tuned]) -> Text:
     """What a recorded figure shows, and how far each score lags the additive one."""
     seeds = min(len(one.losses) for one in settings)
     rate = ONE_RATE if all(one.rates == 1 for one in settings) else BEST_RATE
-    said = [LARGER.format(title=title, seeds=seeds, rate=rate)]
+    said = [CAPTION.format(title=title, seeds=seeds, rate=rate)]
     starts = {_start_of(one.trial) for one in settings}
     if len(starts) == 1:
         said.append(START.format(start=starts.pop()))
@@ -211,10 +226,14 @@ def _caption(title: Text, settings: Sequence[Tuned]) -> Text:
 
 
 def _lag(score: str, gaps: Sequence[tuple[Trial, list[float]]]) -> Text:
-    places, means = zip(*((str(trial.d), f"{interval(values).mean:+.2f}") for trial, values in gaps), strict=True)
-    values = ["0.00" if mean[1:] == "0.00" else mean.replace("-", "−") for mean in means]
-    d, lags = (Text(", ".join(each), "、".join(each)) for each in (places, values))
-    return LAG.format(score=NAMES[score], d=d, values=lags)
+    places, lags = zip(*((str(trial.d), _signed(interval(values).mean)) for trial, values in gaps), strict=True)
+    d, values = (Text(", ".join(each), "、".join(each)) for each in (places, lags))
+    return LAG.format(score=NAMES[score], d=d, values=values)
+
+
+def _signed(value: float) -> str:
+    said = f"{value:+.2f}"
+    return "0.00" if said[1:] == "0.00" else said.replace("-", "−")
 
 
 def _decades(lines: Sequence[Line]) -> bool:
@@ -256,10 +275,12 @@ RECORDED = Text(
     "recorded «{title}»: nats by which {ahead} leads {behind}, d_k = {d}, {start}",
     "已记录的「{title}」：{ahead}领先{behind}的 nat 数，d_k = {d}，{start}",
 )
-LARGER = Text(
-    "Recorded run «{title}», larger than those above; {seeds} seeds, {rate}.",
-    "已记录的训练「{title}」，规模大于上面的训练；{seeds} 个种子，{rate}。",
+AT_LARGEST = Text(
+    "Recorded at d_k = {d}: {ahead} leads {behind} by {lead} nats a token («{title}», {start}).",
+    "已记录，d_k = {d}：{ahead}领先{behind} {lead} nat/词元（「{title}」，{start}）。",
 )
+FROM = Text("{title}, {path}", "{title}，{path}")
+CAPTION = Text("Recorded run «{title}»; {seeds} seeds, {rate}.", "已记录的训练「{title}」；{seeds} 个种子，{rate}。")
 ONE_RATE = Text("one learning rate for all", "所有设置用同一个学习率")
 BEST_RATE = Text("each setting at the best learning rate tried", "每种设置取所试学习率中最好的")
 START = Text("Start: {start}.", "起点：{start}。")

@@ -1,6 +1,7 @@
 """Larger training runs kept with the package: sweeps made once on a GPU, to stand beside what is trained here and now.
 
-There may be none. Each is a `SweepRecord` in `lab/recorded/`, with every trial and its outcome.
+There may be none. Each is a `SweepRecord` in `lab/recorded/`, with every trial and its outcome; `given` reads one that
+somebody else made.
 """
 
 import json
@@ -9,11 +10,28 @@ from dataclasses import dataclass, replace
 from importlib.resources import files
 from importlib.resources.abc import Traversable
 from math import log
+from pathlib import Path
+from typing import Any
 
 from isotherm.errors import InputError
 from isotherm.language import Text
 from isotherm.record import from_plain
 from isotherm.record.sweep import SWEEP_SCHEMA, Outcome, SweepRecord, Trial
+from isotherm.train.text import read
+
+SHOWN_IN = ("additive-wins-at-large-d", "scaling-restores-it")
+"""The claims that show recorded runs beside their own."""
+OTHER = Text(
+    "not a sweep's record; isotherm sweep writes one, sweep.json",
+    "不是 isotherm sweep 的记录（它写出的文件是 sweep.json）",
+)
+NO_SCORES = Text(
+    "no recurrent model in this sweep, so there are no scores to compare", "该记录中没有循环模型，因而没有打分可比"
+)
+CROWDED = Text(
+    "this sweep varies more than task, score, d_k, initialisation, learning rate and seed: no one curve over d_k",
+    "该记录中变化的不只是任务、打分、d_k、初始化、学习率与种子：画不成一条随 d_k 的曲线",
+)
 
 
 @dataclass(frozen=True)
@@ -36,12 +54,32 @@ def sweeps(folder: Traversable | None = None) -> Iterator[SweepRecord]:
         return
     for path in sorted(folder.iterdir(), key=lambda path: path.name):
         if path.name.endswith(".json"):
-            try:
-                plain = json.loads(path.read_text(encoding="utf-8"))
-            except ValueError as error:
-                raise InputError(path.name, Text("not JSON ({why})", "不是 JSON（{why}）").format(why=error)) from None
-            if isinstance(plain, dict) and plain.get("schema") == SWEEP_SCHEMA:
+            plain = _plain(path.name, path.read_bytes())
+            if plain.get("schema") == SWEEP_SCHEMA:
                 yield from_plain(SweepRecord, plain, where=path.name)
+
+
+def given(path: Path) -> SweepRecord:
+    """The sweep in a file, if the claims can show it; an `InputError` says why they cannot."""
+    plain = _plain(path, read(path))
+    if plain.get("schema") != SWEEP_SCHEMA:
+        raise InputError(path, OTHER)
+    sweep = from_plain(SweepRecord, plain, where=str(path))
+    trials = [one.trial for one in tuned(sweep.outcomes) if one.trial.model == "recurrent"]
+    if not trials:
+        raise InputError(path, NO_SCORES)
+    if len(trials) > len({(trial.task, trial.rule, trial.d, trial.init) for trial in trials}):
+        raise InputError(path, CROWDED)
+    return sweep
+
+
+def _plain(name: object, data: bytes) -> dict[str, Any]:
+    """A JSON object; something else is an empty one."""
+    try:
+        plain = json.loads(data)
+    except ValueError as error:
+        raise InputError(name, Text("not JSON ({why})", "不是 JSON（{why}）").format(why=error)) from None
+    return plain if isinstance(plain, dict) else {}
 
 
 def loss_of(outcome: Outcome) -> float:

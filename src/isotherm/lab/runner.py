@@ -19,6 +19,7 @@ from importlib.util import find_spec
 from multiprocessing import get_context
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
+from pathlib import Path
 from time import perf_counter
 from typing import Any, Literal
 
@@ -34,12 +35,13 @@ RAISED = Text("{kind}: {why}", "{kind}：{why}")
 
 @dataclass(frozen=True)
 class Order:
-    """One claim to run: where it lives, how large, and on what."""
+    """One claim to run: where it lives, how large, on what, and which records to show beside."""
 
     claim: str
     module: str
     scale: Scale = "quick"
     device: str = "cpu"
+    records: tuple[Path, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -76,7 +78,7 @@ def run(
     waiting: list[tuple[Order, Entry]] = []
     for order in orders:
         try:
-            entry = Entry(order.claim, order.scale, order.device, code_version(order.module))
+            entry = Entry(order.claim, order.scale, order.device, code_version(order.module, order.records))
         except (ImportError, OSError, SyntaxError) as error:
             why, trace = _told(error)
             done[order.claim] = Outcome(order.claim, failure=why, trace=trace)
@@ -207,7 +209,7 @@ def _answer(order: Order, code: str, line: "Connection[Any, Any]") -> tuple[str,
         absent = tuple(name for name in claim.needs if find_spec(name) is None)
         if absent:
             return "needs", absent
-        setting = claim.setting(order.scale, order.device, progress=_Teller(line))
+        setting = claim.setting(order.scale, order.device, progress=_Teller(line), records=order.records)
         _seed(claim.seed)
         start = perf_counter()
         result = claim.experiment(setting)

@@ -84,7 +84,9 @@ class Erratum:
 
 @dataclass(frozen=True)
 class ClaimRecord:
-    """Everything about one claim that the same seed gives again, bit for bit. Wall-clock times are in `Timed`, not here."""
+    """Everything about one claim that the same seed gives again, bit for bit. Wall-clock times are in `Timed`, not here.
+
+    `recorded` sums up runs made earlier, a sentence each; their numbers are among `measured`."""
 
     schema: str
     id: str
@@ -103,6 +105,7 @@ class ClaimRecord:
     heatmaps: tuple[Heatmap, ...] = ()
     steps: tuple[Step, ...] = ()
     errata: tuple[Erratum, ...] = ()
+    recorded: tuple[Text, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -17,12 +17,12 @@ NAMES = {
     "step": Text("step", "步"),
     "rule": Text("rule", "规则"),
     "seed": Text("seed", "种子"),
-    "loss": Text("held-out loss (nats a token)", "留出集损失（每词元，奈特）"),
+    "loss": Text("held-out loss (nats a token)", "留出集损失（nat/词元）"),
     "accuracy": Text("held-out token accuracy", "留出集词元准确率"),
 }
 SHORT = {"head_dim": "d"}
 ANALYSES = {
-    "lr-sensitivity": Text("learning-rate sensitivity (nats; 0 is best)", "学习率敏感度（奈特；0 最好）"),
+    "lr-sensitivity": Text("learning-rate sensitivity (nats; 0 is best)", "学习率敏感度（nat；0 最好）"),
     "large/small": Text(
         "loss at the largest over the smallest (1: no difference)", "最大处与最小处损失之比（1 为无差别）"
     ),
@@ -38,12 +38,13 @@ ANALYSES = {
 LEGEND = Text(
     "loss: held out, in nats a token; a run that diverged counts with its loss at the start. ±: 95 % t-interval over seeds.\n"
     "gate: median of 1 − Σp² at the start → at the end.  g: Hedges' g of the loss against {first}; below 0 is better.\n"
-    "{best}lost: runs that diverged.",
-    "损失：留出集上每词元的奈特数；发散的训练按其初始损失计。±：各种子的 95 % t 区间。\n"
+    "{best}{lost}",
+    "损失：留出集上的数值，单位 nat/词元；发散的训练按其初始损失计。±：各种子的 95 % t 区间。\n"
     "闸门：1 − Σp² 的中位数，开始 → 结束。  g：损失相对 {first} 的 Hedges g；小于 0 为更好。\n"
-    "{best}发散：发散的训练次数。",
+    "{best}{lost}",
 )
 BEST = Text("{best}: the one with the lowest mean loss, of those tried.  ", "{best}：所试各值中平均损失最低者。  ")
+LOST = Text("lost: runs that diverged.", "发散：发散的训练次数。")
 SUMMARY = Text(
     "{trials} trials, {diverged} diverged, {devices}, {precision}, torch {torch}",
     "{trials} 次训练，{diverged} 次发散，{devices}，{precision}，torch {torch}",
@@ -57,7 +58,9 @@ def show(record: SweepRecord, console: Console) -> None:
         console.print(_table(record, block, [cell for cell in record.cells if cell.block == block]))
     first = record.cells[0].series if record.cells else ""
     best = BEST.format(best=record.axes.best) if record.axes.best else Text("", "")
-    console.print(str(LEGEND.format(first=first, best=best)), style="dim", highlight=False, markup=False)
+    lost = LOST if any(cell.diverged for cell in record.cells) else Text("", "")
+    legend = str(LEGEND.format(first=first, best=best, lost=lost)).rstrip()
+    console.print(legend, style="dim", highlight=False, markup=False)
     for name in dict.fromkeys(analysis.name for analysis in record.analyses):
         console.print()
         console.print(_summary(name, [analysis for analysis in record.analyses if analysis.name == name]))

@@ -18,7 +18,7 @@ MISSING = Text(
     "no figure: matplotlib is not installed (pip install 'isotherm[plots]')",
     "没有图：未安装 matplotlib（pip install 'isotherm[plots]'）",
 )
-TRAINING = Text("training loss (nats a token)", "训练损失（每词元，奈特）")
+TRAINING = Text("training loss (nats a token)", "训练损失（nat/词元）")
 UNITS = {"length": Text("length (tokens, words or pairs of the task)", "长度（任务的词元、词或对数）")}
 
 

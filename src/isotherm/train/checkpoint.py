@@ -19,7 +19,7 @@ from torch import Tensor
 
 from isotherm.errors import InputError, IsothermError
 from isotherm.language import Text
-from isotherm.report.files import write_atomically
+from isotherm.report.files import write_atomically, write_error
 from isotherm.train.vocabulary import missing
 
 SCHEMA = "isotherm.checkpoint/1"
@@ -41,20 +41,22 @@ class Checkpoint:
 def save(folder: Path, checkpoint: Checkpoint) -> None:
     """Write it; then remove all but the last two, and whatever an interrupted writing left behind."""
     try:
+        from safetensors import SafetensorError
         from safetensors.torch import save_file
     except ImportError as error:
         raise missing("safetensors") from error
+    path = folder / f"step-{checkpoint.step:08d}.safetensors"
+    temporary = folder / f".{path.name}.part"
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        path = folder / f"step-{checkpoint.step:08d}.safetensors"
-        temporary = folder / f".{path.name}.part"
         save_file({name: tensor.detach().contiguous() for name, tensor in checkpoint.tensors.items()}, temporary)
         digest = _flush(temporary)
         temporary.replace(path)
         _flush_folder(folder)
-    except OSError as error:
-        why = Text("the checkpoint cannot be written ({why})", "无法写入检查点（{why}）")
-        raise InputError(folder, why.format(why=error.strerror or error)) from error
+    except (OSError, SafetensorError) as error:
+        with suppress(OSError):
+            temporary.unlink(missing_ok=True)
+        raise write_error(path, _cause(error)) from error
     manifest = {"schema": SCHEMA, "step": checkpoint.step, "sha256": digest, "notes": dict(checkpoint.notes)}
     write_atomically(path.with_suffix(".json"), json.dumps(manifest) + "\n")
     _flush_folder(folder)
@@ -69,13 +71,14 @@ def latest(folder: Path, say: Say = lambda _: None) -> Checkpoint | None:
     """
     names = {match[1] for path in _files(folder) if (match := _NAME.search(path.name))}
     finished = False
-    for name in sorted(names, key=int, reverse=True):
+    for name in (newest_first := sorted(names, key=int, reverse=True)):
         path = folder / f"step-{name}.safetensors"
         finished = finished or path.with_suffix(".json").exists()
         try:
             return _read(path)
         except InputError as error:
-            say(Text("{why}; the one before it is used", "{why}；改用前一个").format(why=error.text))
+            before = Text("", "") if name == newest_first[-1] else Text("; the one before it is used", "；改用前一个")
+            say(Text("{why}{before}", "{why}{before}").format(why=error.text, before=before))
     if finished:
         raise InputError(folder, Text("no checkpoint in it is whole", "其中没有完整的检查点"))
     return None
@@ -127,8 +130,17 @@ def _prune(folder: Path) -> None:
                 path.unlink()
 
 
+def _cause(error: Exception) -> OSError | Text:
+    """What the system said; safetensors has it in words only: «… (os error 28)»."""
+    if isinstance(error, OSError):
+        return error
+    code = re.search(r"os error (\d+)", str(error))
+    return OSError(int(code[1]), os.strerror(int(code[1]))) if code else Text(str(error), str(error))
+
+
 def _flush(path: Path) -> str:
-    """To the disk; and its sha256."""
+    """To the disk, open to whoever may read the folder (safetensors writes for the owner alone); and its sha256."""
+    path.chmod(path.parent.stat().st_mode & 0o666)
     with path.open("rb+") as file:
         os.fsync(file.fileno())
         return file_digest(file, "sha256").hexdigest()

@@ -10,10 +10,11 @@ from isotherm.errors import ArgumentError, IsothermError
 from isotherm.language import Text
 from isotherm.report.files import write_atomically
 from isotherm.scale import parse
-from isotherm.train.config import Config
+from isotherm.train.config import Config, Model, named
 from isotherm.train.curves import Curve, svg
 from isotherm.train.folder import Folder
 from isotherm.train.loop import Outcome, train
+from isotherm.train.processes import join
 
 LOSS = Text("held-out loss (nats per token)", "留出损失（每词元 nat 数）")
 TITLE = Text("Learning under each scale rule", "各缩放规则下的学习")
@@ -39,10 +40,15 @@ class Comparison:
 
 def compare(config: Config, rules: Sequence[str], path: Path, *, resume: bool = False) -> Comparison:
     """Train under each rule in a folder of its own; the picture of all curves goes beside them."""
-    names = [slug(rule) for rule in rules]
+    with named(**{"model.rule": "--rules"}):
+        configs = [replace(config, model=replace(config.model, rule=rule)) for rule in rules]
+    names = [slug(one.model) for one in configs]
     if len(set(names)) < max(2, len(names)):
         raise ArgumentError("--rules", Text("two or more different rules", "两条以上不同的规则"), got=", ".join(rules))
-    configs = [replace(config, model=replace(config.model, rule=rule)) for rule in rules]
+    processes = join(config.run.device)
+    with processes.together():  # what the last one would refuse is refused before the first is trained
+        for name, one in zip(names, configs, strict=True) if processes.first else ():
+            Folder(path / name).admit(one, resume=resume)
     found: list[Contestant] = []
     for rule, name, one in zip(rules, names, configs, strict=True):
         outcome = train(one, path / name, resume=resume, title=rule)
@@ -61,10 +67,11 @@ def curve(name: str, path: Path) -> Curve:
     return Curve(name, points)
 
 
-def slug(rule: str) -> str:
-    """A rule as a folder's name.
+def slug(model: Model) -> str:
+    """A model's rule as a folder's name.
 
-    >>> slug("1/sqrt(d)"), slug("qk-norm * 1/d"), slug("none")
-    ('1-sqrt-d', 'qk-norm-1-d', 'none')
+    >>> slug(Model()), slug(Model(rule="qk-norm * 1/d")), slug(Model(kind="recurrent", rule="dot"))
+    ('1-sqrt-d', 'qk-norm-1-d', 'dot')
     """
-    return re.sub(r"[^A-Za-z0-9.]+", "-", str(parse(rule))).strip("-")
+    rule = model.rule if model.kind == "recurrent" else str(parse(model.rule))
+    return re.sub(r"[^A-Za-z0-9.]+", "-", rule).strip("-")

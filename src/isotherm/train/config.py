@@ -3,14 +3,25 @@
 The documents' tables are made from these sentences, and a test holds them together.
 """
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field, fields
-from typing import Any, Literal
+from difflib import get_close_matches
+from typing import Any, Literal, get_args
 
 from isotherm.errors import ArgumentError
 from isotherm.language import Text
 
 TASKS = ("copy", "reverse", "recall", "align")
 PARALLEL = ("tsv", "jsonl", "files", "gettext")
+NEEDED = {
+    "tsv": ("path",),
+    "jsonl": ("path",),
+    "text": ("path",),
+    "files": ("source", "target"),
+    "gettext": ("packages",),
+}
+OPTIONAL = {"tsv": ("columns",), "jsonl": ("columns",), "gettext": ("where",)}
 
 
 def key(default: Any, text: Text, *, least: float | None = None, most: float | None = None, free: bool = False) -> Any:
@@ -77,8 +88,8 @@ class Model:
     rule: str = key(
         "1/sqrt(d)",
         Text(
-            "scale rule (`isotherm rules`); for recurrent, its score",
-            "缩放规则（见 `isotherm rules`）；recurrent 则为其打分方式",
+            "scale rule (`isotherm rules`); for recurrent its score: additive, multiplicative, dot or scaled-dot (default)",
+            "缩放规则（见 `isotherm rules`）；recurrent 则为其打分方式：additive、multiplicative、dot 或 scaled-dot（默认）",
         ),
     )
     width: int = key(128, Text("features of the residual stream", "残差流的宽度"), least=1)
@@ -97,6 +108,10 @@ class Model:
         "pre", Text("layer norm before or after each block", "层归一化在各模块之前或之后")
     )
 
+    def __post_init__(self) -> None:
+        if self.kind == "recurrent" and self.rule == "1/sqrt(d)":
+            object.__setattr__(self, "rule", "scaled-dot")  # what 1/√d is called there
+
 
 @dataclass(frozen=True)
 class Optimizer:
@@ -111,8 +126,8 @@ class Optimizer:
         ),
     )
     warmup: int = key(100, Text("steps over which the rate rises from 0", "学习率从 0 上升所用的步数"), least=0)
-    beta1: float = key(0.9, Text("AdamW's memory of the gradient", "AdamW 对梯度的记忆"), least=0.0, most=1.0)
-    beta2: float = key(0.98, Text("AdamW's memory of its square", "AdamW 对梯度平方的记忆"), least=0.0, most=1.0)
+    beta1: float = key(0.9, Text("AdamW's memory of the gradient", "AdamW 对梯度的记忆"), least=0.0, most=0.9999)
+    beta2: float = key(0.98, Text("AdamW's memory of its square", "AdamW 对梯度平方的记忆"), least=0.0, most=0.9999)
     eps: float = key(1e-9, Text("AdamW's floor of the denominator", "AdamW 分母的下限"), least=0.0)
     weight_decay: float = key(0.01, Text("decay of matrices; vectors have none", "矩阵的权重衰减；向量没有"), least=0.0)
     clip: float = key(1.0, Text("largest norm of the gradient; 0 for no limit", "梯度范数的上限；0 为不限"), least=0.0)
@@ -143,7 +158,7 @@ class Run:
         Text("where to compute: auto, cpu, cuda, cuda:1, mps", "计算设备：auto、cpu、cuda、cuda:1、mps"),
         free=True,
     )
-    seed: int = key(0, Text("of weights, order and dropout", "权重、次序与随机置零的种子"), least=0)
+    seed: int = key(0, Text("of weights, order and dropout", "权重、次序与随机置零的种子"), least=0, most=2**62)
     log_every: int = key(
         10, Text("steps between lines of metrics.jsonl", "metrics.jsonl 每隔几步一行"), least=1, free=True
     )
@@ -200,10 +215,19 @@ class Config:
                 Text("a multiple of model.heads, or a model.head_dim", "model.heads 的倍数，或给出 model.head_dim"),
                 self.model.width,
             )
-        if self.model.kind != "recurrent":
-            from isotherm.scale import parse
+        _check_rule(self.model)
 
-            parse(self.model.rule)
+
+@contextmanager
+def named(**keys: str) -> Iterator[None]:
+    """In this block an error about an argument names the key a person wrote for it."""
+    try:
+        yield
+    except ArgumentError as error:
+        before, after = error.argument, keys.get(error.argument, error.argument)
+        error.argument = after
+        error.text = Text(*(after + told.removeprefix(before) for told in (error.text.en, error.text.zh)))
+        raise
 
 
 def changed(before: Config, after: Config) -> list[str]:
@@ -217,18 +241,33 @@ def changed(before: Config, after: Config) -> list[str]:
     ]
 
 
+def _check_rule(model: Model) -> None:
+    if model.kind != "recurrent":
+        from isotherm.scale import parse
+
+        with named(scale="model.rule"):
+            parse(model.rule)
+        return
+    from isotherm.models.recurrent import ScoreKind
+
+    scores = get_args(ScoreKind)
+    if model.rule not in scores:
+        near = get_close_matches(model.rule, scores, n=1)
+        hint = Text(" (did you mean {near}?)", "（是否要用 {near}？）").format(near=near[0]) if near else Text("", "")
+        expected = Text("{scores}{hint} for model.kind = recurrent", "{scores}{hint}（model.kind = recurrent 时）")
+        _refuse("model.rule", expected.format(scores=" | ".join(scores), hint=hint), repr(model.rule))
+
+
 def _check_data(data: Data) -> None:
-    needed = {
-        "tsv": ("path",),
-        "jsonl": ("path",),
-        "text": ("path",),
-        "files": ("source", "target"),
-        "gettext": ("packages",),
-    }
-    for name in needed.get(data.kind, ()):
-        if not getattr(data, name):
-            expected = Text("a value for data.kind = {kind}", "data.kind = {kind} 时必须给出").format(kind=data.kind)
-            _refuse(f"data.{name}", expected, repr(getattr(data, name)))
+    needed, optional = NEEDED.get(data.kind, ()), OPTIONAL.get(data.kind, ())
+    for name in ("path", "columns", "source", "target", "packages", "where"):
+        given = getattr(data, name)
+        expected = Text("a value for data.kind = {kind}", "data.kind = {kind} 时必须给出")
+        if given and name not in (*needed, *optional):
+            expected = Text("nothing for data.kind = {kind}", "空（data.kind = {kind} 时不用）")
+        elif given or name not in needed:
+            continue
+        _refuse(f"data.{name}", expected.format(kind=data.kind), repr(given))
     if data.columns and len(data.columns) != 2:
         _refuse("data.columns", Text("two names", "两个名称"), list(data.columns))
     if data.kind not in TASKS and data.held_out == 0:

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
 from itertools import cycle
+from math import ceil, floor, log10
 from unicodedata import east_asian_width
 
 from isotherm.language import Text
@@ -65,14 +66,13 @@ def svg(curves: Sequence[Curve], label: Text, title: Text) -> str:
         return top + (height - top - bottom) * (values[1] - value) / (values[1] - values[0])
 
     parts = [f'<text x="{left}" y="26" font-size="16" font-weight="600">{escape(str(title))}</text>']
-    for part in range(5):
-        value = values[0] + (values[1] - values[0]) * part / 4
-        step = steps[0] + (steps[1] - steps[0]) * part / 4
+    for value in _round(*values):
         parts += [
             f'<line x1="{left}" x2="{width - right}" y1="{y(value):.1f}" y2="{y(value):.1f}" stroke="#e5e7eb"/>',
             f'<text x="{left - 8}" y="{y(value) + 4:.1f}" text-anchor="end">{value:.2f}</text>',
-            f'<text x="{x(step):.1f}" y="{height - bottom + 20}" text-anchor="middle">{step:.0f}</text>',
         ]
+    for step in _round(*steps, least=1.0):
+        parts.append(f'<text x="{x(step):.1f}" y="{height - bottom + 20}" text-anchor="middle">{step:.0f}</text>')
     parts.append(f'<text x="{left}" y="{top - 10}">{escape(str(label))}</text>')
     parts.append(f'<text x="{width - right}" y="{height - 14}" text-anchor="end">{escape(str(_STEP))}</text>')
     for place, (colour, curve) in enumerate(zip(cycle(COLOURS), curves, strict=False)):
@@ -96,6 +96,17 @@ def _extent(curves: Sequence[Curve]) -> tuple[tuple[int, int], tuple[float, floa
     low, high = min(values), max(values)
     last = max(steps)
     return (min(steps), last if last > min(steps) else last + 1), (low, high if high > low else low + 1.0)
+
+
+def _round(low: float, high: float, *, least: float = 0.01) -> list[float]:
+    """Round numbers from low to high, three to six of them where they are not closer than `least`.
+
+    >>> _round(25, 400), _round(2.0, 6.0)
+    ([100.0, 200.0, 300.0, 400.0], [2.0, 3.0, 4.0, 5.0, 6.0])
+    """
+    power = 10.0 ** floor(log10((high - low) / 5))
+    gap = max(least, next(power * times for times in (1, 2, 5, 10) if (high - low) / (power * times) <= 5))
+    return [place * gap for place in range(ceil(low / gap - 1e-9), floor(high / gap + 1e-9) + 1)]
 
 
 def _cells(text: str) -> int:

@@ -29,15 +29,16 @@ class Gates:
     max_logit: float
 
 
-def held_out_loss(learner: Learner, feed: Feed, most: int) -> float:
-    """Mean loss per held-out token, the batches shared out among the processes."""
+def held_out_loss(learner: Learner, feed: Feed, most: int) -> tuple[float, float]:
+    """Mean loss per held-out token, and the share of them that are right; batches are shared out among the processes."""
     processes = learner.processes
-    sums = torch.zeros(2, dtype=torch.float64)
+    sums = torch.zeros(3, dtype=torch.float64)
     for place, batch in enumerate(feed.held_out(most)):
         if place % processes.world == processes.rank:
-            sums += torch.tensor([learner.measure(batch).item() * batch.tokens, batch.tokens], dtype=torch.float64)
-    loss, tokens = processes.total(sums).tolist()
-    return loss / tokens
+            loss, right = learner.measure(batch)
+            sums += torch.tensor([loss.item() * batch.tokens, right.item(), batch.tokens], dtype=torch.float64)
+    lost, hit, tokens = processes.total(sums).tolist()
+    return lost / tokens, hit / tokens
 
 
 def gates(model: nn.Module, batch: Batch, device: torch.device) -> Gates | None:

@@ -1,6 +1,6 @@
 """What a run is fed: parallel text, plain text or a task, each as batches by step and batches held out."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -13,7 +13,7 @@ from isotherm.errors import InputError
 from isotherm.language import Text
 from isotherm.train import tasks
 from isotherm.train.batches import Batch, Order, Ragged, generator
-from isotherm.train.config import PARALLEL, TASKS, Config, Data
+from isotherm.train.config import PARALLEL, TASKS, Config, Data, named
 from isotherm.train.corpus import gather
 from isotherm.train.parallel import Pair, digest, from_files, from_jsonl, from_tsv, share, split
 from isotherm.train.text import lines
@@ -38,13 +38,17 @@ class Feed(Protocol):
 
 @dataclass(frozen=True)
 class Supply:
-    """A feed, the vocabulary it speaks (None for a task), its size, the sentences held out, and the data's fingerprint."""
+    """A feed, the vocabulary it speaks (None for a task), its size, the sentences held out, and the data's fingerprint.
+
+    `about` says how much there is of it.
+    """
 
     feed: Feed
     vocabulary: Vocabulary | None
     size: int
     held_out: tuple[Pair, ...]
     digest: str
+    about: Text
 
 
 def supply(config: Config, vocabulary: Vocabulary | None = None) -> Supply:
@@ -54,7 +58,10 @@ def supply(config: Config, vocabulary: Vocabulary | None = None) -> Supply:
         made = TaskFeed(
             data, run.seed, max(1, run.batch_tokens // data.length), one_stream=config.model.kind == "decoder"
         )
-        return Supply(made, None, data.vocabulary, (), f"{data.kind}/{data.length}/{data.vocabulary}")
+        with named(vocabulary="data.vocabulary"):
+            next(made.held_out(1))
+        about = Text("{task}: examples made on the fly", "{task}：样本随训练生成").format(task=data.kind)
+        return Supply(made, None, data.vocabulary, (), f"{data.kind}/{data.length}/{data.vocabulary}", about)
     if data.kind in PARALLEL:
         return _parallel(data, run.batch_tokens, run.seed, vocabulary)
     return _text(data, run.batch_tokens, run.seed, vocabulary, masked=config.model.kind == "bert")
@@ -73,13 +80,25 @@ def _parallel(data: Data, budget: int, seed: int, vocabulary: Vocabulary | None)
     pairs = read_pairs(data)
     learn, held_out = split(pairs, data.held_out)
     _enough(data, len(learn), len(held_out))
-    words = vocabulary or Vocabulary.learn(
-        (text for pair in learn for text in (pair.source, pair.target)), data.vocabulary
-    )
+    words = vocabulary or _learn((text for pair in learn for text in (pair.source, pair.target)), data.vocabulary)
     learned, kept = (_encode(part, words, data.length) for part in (learn, held_out))
     _enough(data, len(learned[0]), len(kept[0]))
     whole = digest([text for pair in pairs for text in (pair.source, pair.target)])
-    return Supply(PairFeed(learned, kept, budget, seed), words, len(words), tuple(held_out), whole)
+    about = Text(
+        "{learned:,} pairs to learn from, {kept:,} held out, {left:,} left out (longer than {length} tokens)",
+        "学习 {learned:,} 对，留出 {kept:,} 对，舍去 {left:,} 对（超过 {length} 个词元）",
+    ).format(
+        learned=len(learned[0]),
+        kept=len(kept[0]),
+        left=len(pairs) - len(learned[0]) - len(kept[0]),
+        length=data.length,
+    )
+    return Supply(PairFeed(learned, kept, budget, seed), words, len(words), tuple(held_out), whole, about)
+
+
+def _learn(texts: Iterable[str], size: int) -> Vocabulary:
+    with named(vocabulary="data.vocabulary"):
+        return Vocabulary.learn(texts, size)
 
 
 def _encode(pairs: Sequence[Pair], words: Vocabulary, longest: int) -> tuple[Ragged, Ragged]:
@@ -117,11 +136,14 @@ def _text(data: Data, budget: int, seed: int, vocabulary: Vocabulary | None, *, 
     learn = [piece for piece in pieces if share(piece) >= data.held_out]
     held_out = [piece for piece in pieces if share(piece) < data.held_out]
     _enough(data, len(learn), len(held_out))
-    words = vocabulary or Vocabulary.learn(learn, data.vocabulary)
+    words = vocabulary or _learn(learn, data.vocabulary)
     learned, kept = (_blocks(words.encode(part), data.length) for part in (learn, held_out))
     _enough(data, len(learned), len(kept))
     feed = BlockFeed(learned, kept, max(1, budget // data.length), seed, masked=masked, vocabulary=len(words))
-    return Supply(feed, words, len(words), (), digest(pieces))
+    about = Text(
+        "{learned:,} tokens to learn from, {kept:,} held out", "学习 {learned:,} 个词元，留出 {kept:,} 个"
+    ).format(learned=learned.numel(), kept=kept.numel())
+    return Supply(feed, words, len(words), (), digest(pieces), about)
 
 
 def _blocks(pieces: list[list[int]], length: int) -> Tensor:

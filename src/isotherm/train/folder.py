@@ -1,19 +1,20 @@
 """A run's folder: what it was asked to do, its vocabulary, its measurements, its checkpoints and its result.
 
-config.json   tokenizer.json   metrics.jsonl   checkpoints/   result.json
+config.json   tokenizer.json   metrics.jsonl   checkpoints/   result.json   .lock
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from isotherm.errors import InputError, IsothermError
 from isotherm.language import Text
-from isotherm.report.files import write_atomically
+from isotherm.report.files import write_atomically, write_error
 from isotherm.train import config_file
-from isotherm.train.config import Config
+from isotherm.train.config import Config, changed
 from isotherm.train.text import read
 
 
@@ -44,25 +45,58 @@ class Folder:
         return self.path / "result.json"
 
     @property
-    def holds_a_run(self) -> bool:
-        """Whether a run was begun here."""
-        return (self.path / "config.json").is_file()
+    def begun(self) -> bool:
+        """Whether there is something to go on from: a start that failed leaves a configuration, and no more."""
+        return self.metrics.is_file() or any(self.checkpoints.glob("step-*"))
 
-    def begin(self, config: Config) -> None:
-        """Make the folder of a new run; one that holds a run already is left alone."""
-        if self.holds_a_run:
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """While the block runs no other process trains here. A process that dies, however it dies, lets go."""
+        self._make()
+        try:
+            lock = (self.path / ".lock").open("w")
+        except OSError as error:
+            raise write_error(self.path, error) from error
+        with lock:
+            try:
+                import fcntl
+
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError as error:
+                raise InputError(self.path, Text("another process is training here", "另一个进程正在此训练")) from error
+            except (ImportError, OSError):
+                pass  # a system, or a disk, without locks
+            yield
+
+    def admit(self, config: Config, *, resume: bool) -> None:
+        """Refuse a new run where one is, and to go on with one that was asked to do something else."""
+        if not self.begun:
+            return
+        if not resume:
             why = Text(
                 "holds a run already; --resume continues it, --out names another folder",
                 "其中已有一次训练；--resume 可继续它，--out 可另指定文件夹",
             )
             raise InputError(self.path, why)
+        different = changed(self.config(), config)
+        if different:
+            why = Text(
+                "the run there was started with other values of: {keys}; --out names another folder",
+                "那里的训练开始时用的是另外的值：{keys}；--out 可另指定文件夹",
+            )
+            raise InputError(self.path, why.format(keys=", ".join(different)))
+
+    def begin(self, config: Config) -> None:
+        """Make the folder of a new run."""
+        self._make()
+        self.ask(config)
+
+    def _make(self) -> None:
         try:
             self.checkpoints.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             why = Text("the folder cannot be made ({why})", "无法创建文件夹（{why}）")
             raise InputError(self.path, why.format(why=error.strerror or error)) from error
-        self.metrics.unlink(missing_ok=True)
-        self.ask(config)
 
     def ask(self, config: Config) -> None:
         """Write down what the run is asked to do."""
@@ -71,7 +105,7 @@ class Folder:
     def config(self) -> Config:
         """What the run was asked to do."""
         path = self.path / "config.json"
-        if not self.holds_a_run:
+        if not path.is_file():
             why = Text(
                 "no run is there; `isotherm train CONFIG.toml --out {path}` makes one",
                 "这里没有训练记录；可用 `isotherm train CONFIG.toml --out {path}` 训练一个",
@@ -85,8 +119,11 @@ class Folder:
 
     def record(self, line: Mapping[str, Any]) -> None:
         """One more line of metrics."""
-        with self.metrics.open("a", encoding="utf-8") as file:
-            file.write(json.dumps(dict(line)) + "\n")
+        try:
+            with self.metrics.open("a", encoding="utf-8") as file:
+                file.write(json.dumps(dict(line)) + "\n")
+        except OSError as error:
+            raise write_error(self.metrics, error) from error
 
     def measured(self) -> list[dict[str, Any]]:
         """The lines of metrics; one that a kill cut short is left out."""

@@ -87,7 +87,7 @@ class Learner:
         self._run = self.fast
         if processes.world > 1:
             own = [processes.device] if processes.device.type == "cuda" else None
-            self._run = DistributedDataParallel(self.fast, device_ids=own, broadcast_buffers=False)
+            self._run = DistributedDataParallel(self.fast, device_ids=own)
         torch.manual_seed(config.run.seed + 1_000_003 * (processes.rank + 1))  # dropout differs between processes
 
     def step(self, pieces: Sequence[Batch], tokens: int, lr: float) -> tuple[Tensor, Tensor]:
@@ -114,16 +114,21 @@ class Learner:
         return total, norm
 
     @torch.no_grad()
-    def measure(self, batch: Batch) -> Tensor:
-        """The mean loss per token asked for, nothing smoothed, nothing dropped."""
+    def measure(self, batch: Batch) -> tuple[Tensor, Tensor]:
+        """The mean loss per token asked for, nothing smoothed, nothing dropped; and how many of these it gets right."""
         self.model.eval()
-        return self._loss(self.fast, batch, 0.0)
+        logits, labels = self._logits(self.fast, batch)
+        right = ((logits.argmax(-1) == labels) & (labels != PAD)).sum()
+        return smoothed_cross_entropy(logits, labels, smoothing=0.0, pad=PAD), right
 
     def _loss(self, model: Any, batch: Batch, smoothing: float) -> Tensor:
+        logits, labels = self._logits(model, batch)
+        return smoothed_cross_entropy(logits, labels, smoothing=smoothing, pad=PAD)
+
+    def _logits(self, model: Any, batch: Batch) -> tuple[Tensor, Tensor]:
         there = batch.to(self.processes.device)
         with self.precision():
-            logits = model(*there.inputs)
-        return smoothed_cross_entropy(logits.float(), there.labels, smoothing=smoothing, pad=PAD)
+            return model(*there.inputs).float(), there.labels
 
     def precision(self) -> AbstractContextManager[Any]:
         """Autocast to the run's precision."""

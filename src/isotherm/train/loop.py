@@ -6,6 +6,7 @@ step, and the random states of every process are in the checkpoint.
 
 import time
 from collections.abc import Mapping
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from importlib.util import find_spec
 from math import isfinite
@@ -20,7 +21,7 @@ from isotherm.language import Text
 from isotherm.report.files import write_atomically
 from isotherm.train import checkpoint as checkpoints
 from isotherm.train.checkpoint import Checkpoint
-from isotherm.train.config import PARALLEL, TASKS, Config, changed
+from isotherm.train.config import PARALLEL, TASKS, Config, named
 from isotherm.train.evaluate import gates, held_out_loss, score, translate
 from isotherm.train.feeds import Supply, supply
 from isotherm.train.folder import Folder
@@ -44,17 +45,22 @@ class Outcome:
 def train(config: Config, path: Path, *, resume: bool = False, title: str = "", quiet: bool = False) -> Outcome:
     """Train what the configuration describes, in a folder of its own; `resume` goes on from its last whole checkpoint."""
     _check_packages(config)
-    with (
-        join(config.run.device) as processes,
-        Reporter(config.run.steps, quiet=quiet or not processes.first, title=title) as reporter,
-    ):
-        folder = Folder(path)
-        last = _open(config, folder, processes, reporter, resume=resume)
-        vocabulary = Vocabulary.load(folder.tokenizer) if last is not None and folder.tokenizer.exists() else None
-        fed = supply(config, vocabulary)
-        if processes.first and fed.vocabulary is not None and vocabulary is None:
-            write_atomically(folder.tokenizer, fed.vocabulary.to_json())
-        return Loop(config, folder, fed, Learner(config, fed.size, processes), reporter).run(last)
+    processes, folder = join(config.run.device), Folder(path)
+    with Reporter(config.run.steps, quiet=quiet or not processes.first, title=title) as reporter, ExitStack() as held:
+        with processes.together():
+            if processes.first:
+                held.enter_context(folder.held())
+            last = _open(config, folder, processes, reporter, resume=resume)
+            vocabulary = Vocabulary.load(folder.tokenizer) if last is not None and folder.tokenizer.exists() else None
+            fed = supply(config, vocabulary)
+            if processes.first and fed.vocabulary is not None and vocabulary is None:
+                write_atomically(folder.tokenizer, fed.vocabulary.to_json())
+        with named(rule="model.rule"):
+            learner = Learner(config, fed.size, processes)
+        size = sum(weight.numel() for weight in learner.model.parameters())
+        told = Text("{about}; {size:,} parameters", "{about}；{size:,} 个参数")
+        reporter.say(told.format(about=fed.about, size=size))
+        return Loop(config, folder, fed, learner, reporter).run(last)
 
 
 def _check_packages(config: Config) -> None:
@@ -73,28 +79,27 @@ def _check_packages(config: Config) -> None:
 def _open(
     config: Config, folder: Folder, processes: Processes, reporter: Reporter, *, resume: bool
 ) -> Checkpoint | None:
-    """The folder of a new run, or the last checkpoint of one."""
-    if not (resume and folder.holds_a_run):
-        if processes.first:
-            folder.begin(config)
-        processes.wait()
-        return None
-    different = changed(folder.config(), config)
-    if different:
+    """The folder of a new run, or the last checkpoint of one. Only the first process writes."""
+    if processes.first:
+        folder.admit(config, resume=resume)
+    last = checkpoints.latest(folder.checkpoints, reporter.say) if resume else None
+    if last is not None and last.step > config.run.steps:
         why = Text(
-            "the run there was started with other values of: {keys}; --out names another folder",
-            "那里的训练开始时用的是另外的值：{keys}；--out 可另指定文件夹",
+            "trained for {done} steps already, and run.steps asks for {steps}",
+            "已训练 {done} 步，而 run.steps 只要求 {steps} 步",
         )
-        raise InputError(folder.path, why.format(keys=", ".join(different)))
-    last = checkpoints.latest(folder.checkpoints, reporter.say)
-    processes.wait()
+        raise InputError(folder.path, why.format(done=last.step, steps=config.run.steps))
+    if not processes.first:
+        return last
+    if not (resume and folder.begun):
+        folder.begin(config)
+        return None
     if last is None:
         reporter.say(Text("no checkpoint yet: from the start", "还没有检查点：从头开始"))
     else:
         reporter.say(Text("resuming after step {step}", "从第 {step} 步之后继续").format(step=last.step))
-    if processes.first:
-        folder.ask(config)  # it may go on for longer than was asked for at first
-        folder.rewind(0 if last is None else last.step)
+    folder.ask(config)  # it may go on for longer than was asked for at first
+    folder.rewind(0 if last is None else last.step)
     return last
 
 
@@ -107,6 +112,7 @@ class Loop:
         self._losses: list[float] = []  # since the last line of metrics
         self._waiting: list[Tensor] = []  # the same, still on their way from the device
         self._tokens, self._since = 0, time.monotonic()
+        self._saved = 0
 
     def run(self, last: Checkpoint | None) -> Outcome:
         """From the last checkpoint, or the start, to the end or the first signal."""
@@ -148,11 +154,16 @@ class Loop:
             if not isfinite(loss):
                 why = Text(
                     "the loss became {loss} before step {step}: a smaller optimizer.lr, a longer warmup or another"
-                    " model.rule may help; the last checkpoint is from before",
-                    "第 {step} 步之前损失变为 {loss}：可试更小的 optimizer.lr、更长的 warmup 或另一条 model.rule；"
-                    "最后的检查点在此之前",
+                    " model.rule may help, in a new folder (--out); {saved}",
+                    "第 {step} 步之前损失变为 {loss}：可用 --out 另指定文件夹，试更小的 optimizer.lr、更长的 warmup"
+                    " 或另一条 model.rule；{saved}",
                 )
-                raise IsothermError(why.format(loss=loss, step=step))
+                saved = (
+                    Text("the last checkpoint is of step {n}", "最后的检查点在第 {n} 步").format(n=self._saved)
+                    if self._saved
+                    else Text("nothing was saved yet", "尚未存下检查点")
+                )
+                raise IsothermError(why.format(loss=loss, step=step, saved=saved))
 
     def _log(self, step: int, norm: Tensor) -> None:
         self._settle(step)
@@ -174,11 +185,11 @@ class Loop:
 
     def _evaluate(self, step: int) -> None:
         feed, most = self.fed.feed, self.config.run.evaluate_batches
-        loss = held_out_loss(self.learner, feed, most)
+        loss, accuracy = held_out_loss(self.learner, feed, most)
         if self.processes.first:
             seen = gates(self.learner.model, next(iter(feed.held_out(1))), self.processes.device)
             told = {} if seen is None else {"gate_p50": seen.p50, "gate_p10": seen.p10, "max_logit": seen.max_logit}
-            self.folder.record({"kind": "held_out", "step": step, "loss": loss, **told})
+            self.folder.record({"kind": "held_out", "step": step, "loss": loss, "accuracy": accuracy, **told})
             self.reporter.measured(step, loss, None if seen is None else seen.p50)
 
     def _asked(self, step: int, interrupt: Interrupt) -> int | None:
@@ -193,11 +204,12 @@ class Loop:
     def _save(self, step: int) -> None:
         self._settle(step)
         tensors = self.learner.tensors() | self._random()
-        if self.processes.first:
-            checkpoints.save(
-                self.folder.checkpoints, Checkpoint(step, tensors, self._notes() | {"losses": self._losses})
-            )
-        self.processes.wait()
+        with self.processes.together():
+            if self.processes.first:
+                checkpoints.save(
+                    self.folder.checkpoints, Checkpoint(step, tensors, self._notes() | {"losses": self._losses})
+                )
+        self._saved = step
 
     def _notes(self) -> dict[str, Any]:
         vocabulary = self.fed.vocabulary
@@ -227,6 +239,7 @@ class Loop:
         if self.processes.device.type == "cuda" and f"random.cuda.{rank}" in last.tensors:
             torch.cuda.set_rng_state(last.tensors[f"random.cuda.{rank}"], self.processes.device)
         self._losses = list(last.notes["losses"])
+        self._saved = last.step
         return last.step
 
     def _same(self, last: Checkpoint) -> None:

@@ -32,7 +32,7 @@ def from_files(source: str | Path, target: str | Path) -> list[Pair]:
 
 
 def from_tsv(path: str | Path, columns: Sequence[str] = ()) -> list[Pair]:
-    """Columns between tabs: the first two, or the two named in the first line."""
+    """Columns between tabs: the only two, or the two named in the first line."""
     rows = [(number, line.split("\t")) for number, line in enumerate(lines(path), 1) if line.strip()]
     first, second = 0, 1
     if columns:
@@ -46,6 +46,12 @@ def from_tsv(path: str | Path, columns: Sequence[str] = ()) -> list[Pair]:
                 "第 {number} 行：应至少有 {n} 个以制表符分隔的列，实有 {got} 个",
             )
             raise InputError(path, why.format(number=number, n=max(first, second) + 1, got=len(cells)))
+        if len(cells) > 2 and not columns:
+            why = Text(
+                "line {number}: {got} columns between tabs; name two of the first line with data.columns",
+                "第 {number} 行：有 {got} 个以制表符分隔的列；请用 data.columns 指明首行中的两个列名",
+            )
+            raise InputError(path, why.format(number=number, got=len(cells)))
         pairs.append(Pair(cells[first], cells[second]))
     return _whole(path, pairs)
 

@@ -1,5 +1,6 @@
 """One process or several: `torchrun` starts them, this joins them, and the training reads the same either way."""
 
+import atexit
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -9,7 +10,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from isotherm.errors import ArgumentError
+from isotherm.errors import ArgumentError, IsothermError
 from isotherm.language import Text
 
 
@@ -42,42 +43,50 @@ class Processes:
         dist.all_gather(found, mine)
         return [one.to(tensor.device) for one in found]
 
-    def wait(self) -> None:
-        """Until all are here."""
+    @contextmanager
+    def together(self) -> Iterator[None]:
+        """All leave this block at the same time; where it failed in one, it has failed in all, for the same reason."""
+        failure: IsothermError | None = None
+        try:
+            yield
+        except IsothermError as error:
+            failure = error
         if self.world > 1:
-            dist.barrier()
+            told: list[Text | None] = [None] * self.world
+            dist.all_gather_object(told, failure and failure.text)
+            failure = failure or next((IsothermError(text) for text in told if text), None)
+        if failure is not None:
+            raise failure
 
 
-@contextmanager
-def join(device: str) -> Iterator[Processes]:
-    """The processes `torchrun` started, or this one alone."""
-    world, rank = int(os.environ.get("WORLD_SIZE", "1")), int(os.environ.get("RANK", "0"))
-    place = pick(device, int(os.environ.get("LOCAL_RANK", "0")))
+def join(device: str) -> Processes:
+    """The processes `torchrun` started, or this one alone. Once joined they stay so, for however many runs."""
+    world, rank, local = (
+        int(os.environ.get(name, usual)) for name, usual in (("WORLD_SIZE", "1"), ("RANK", "0"), ("LOCAL_RANK", "0"))
+    )
+    pick(device, int(os.environ.get("LOCAL_WORLD_SIZE", "1")) - 1)  # what the last one here lacks, all complain of
+    place = pick(device, local)
     if place.type == "cuda":
         torch.cuda.set_device(place)
-    if world == 1:
-        yield Processes(0, 1, place)
-        return
-    if place.type == "cuda":
-        dist.init_process_group("nccl", device_id=place)
-    else:
-        dist.init_process_group("gloo")
-    try:
-        yield Processes(rank, world, place)
-    finally:
-        dist.destroy_process_group()
+    if world > 1 and not dist.is_initialized():
+        if place.type == "cuda":
+            dist.init_process_group("nccl", device_id=place)
+        else:
+            dist.init_process_group("gloo")
+        atexit.register(dist.destroy_process_group)
+    return Processes(rank, world, place)
 
 
-def pick(device: str, local_rank: int = 0) -> torch.device:
+def pick(device: str, local_rank: int = 0, *, argument: str = "run.device") -> torch.device:
     """The device a person named; `auto` is the best there is, and each process on a machine takes its own CUDA device."""
     if device == "auto":
         device = "cuda" if torch.cuda.is_available() else "mps" if torch.backends.mps.is_available() else "cpu"
     try:
         place = torch.device(device)
-    except RuntimeError as error:
-        raise ArgumentError(
-            "run.device", Text("auto, cpu, cuda or mps", "auto、cpu、cuda 或 mps"), got=device
-        ) from error
+    except RuntimeError:
+        place = torch.device("meta")
+    if place.type not in ("cpu", "cuda", "mps"):
+        raise ArgumentError(argument, Text("auto, cpu, cuda or mps", "auto、cpu、cuda 或 mps"), got=device)
     if place.type == "cuda":
         count = torch.cuda.device_count()
         index = local_rank if place.index is None else place.index
@@ -85,8 +94,8 @@ def pick(device: str, local_rank: int = 0) -> torch.device:
             expected = Text("a device of this machine ({n} CUDA devices)", "本机的设备（有 {n} 个 CUDA 设备）").format(
                 n=count
             )
-            raise ArgumentError("run.device", expected, got=device)
+            raise ArgumentError(argument, expected, got=device)
         return torch.device("cuda", index)
     if place.type == "mps" and not torch.backends.mps.is_available():
-        raise ArgumentError("run.device", Text("a device of this machine", "本机的设备"), got=device)
+        raise ArgumentError(argument, Text("a device of this machine", "本机的设备"), got=device)
     return place

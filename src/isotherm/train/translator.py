@@ -43,6 +43,7 @@ class Trained:
 
 def open_run(path: Path, *, device: str = "cpu", say: Say = lambda _: None) -> Trained:
     """The run in a folder, at its last whole checkpoint; `say` is told of damaged ones passed over."""
+    place = pick(device, argument="--device")
     if not path.is_dir():
         raise InputError(path, Text("there is no such run", "没有这次训练"))
     folder = Folder(path)
@@ -66,4 +67,4 @@ def open_run(path: Path, *, device: str = "cpu", say: Say = lambda _: None) -> T
         raise InputError(folder.tokenizer, why.format(step=last.step))
     model = make_model(config, len(vocabulary))
     restore_model(model, last.tensors)
-    return Trained(config, vocabulary, model.to(pick(device)).eval(), last.step)
+    return Trained(config, vocabulary, model.to(place).eval(), last.step)

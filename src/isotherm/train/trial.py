@@ -30,7 +30,7 @@ def check(trial: Trial) -> Trial:
     if trial.model == "recurrent":
         _one_of("rule", trial.rule, SCORES)
     else:
-        parse(trial.rule)
+        _check_rule(trial.rule)
     for name in ("width", "heads", "layers", "length", "batch", "steps"):
         _least(name, getattr(trial, name), 1)
     _least("vocabulary", trial.vocabulary, 6)
@@ -66,6 +66,16 @@ def _check_task(trial: Trial) -> None:
         raise ArgumentError(
             "test_lengths", Text("nothing for translation", "translation 任务不应给出"), got=trial.test_lengths
         )
+
+
+def _check_rule(given: str) -> None:
+    """Refuse what is no rule, under the name of the field; `parse` calls it scale."""
+    try:
+        parse(given)
+    except ArgumentError as error:
+        if error.argument == "scale":
+            error.text = Text(*(f"rule{said.removeprefix('scale')}" for said in (error.text.en, error.text.zh)))
+        raise
 
 
 def _one_of(name: str, given: str, choices: Sequence[str]) -> None:

@@ -8,8 +8,10 @@ from math import log
 import pytest
 
 from isotherm import scale
-from isotherm.errors import InputError
-from isotherm.lab import contest, recorded
+from isotherm.errors import InputError, IsothermError
+from isotherm.lab import cache as lab_cache
+from isotherm.lab import claims, contest, recorded
+from isotherm.lab.claim import Setting
 from isotherm.lab.claims.additive_wins_at_large_d import CLAIM as WINS
 from isotherm.lab.claims.scaling_restores_it import CLAIM as RESTORES
 from isotherm.language import Text
@@ -112,12 +114,70 @@ def test_recorded_runs_stand_beside_the_small_one(sweep, tmp_path, monkeypatch):
     assert [line.name.en for line in shown.lines] == ["dot product, unscaled", "additive"]
     assert shown.lines[0].y == pytest.approx((1.11, 1.91))
     assert shown.caption.en == (
-        "Recorded run «scores over d», larger than those above; 3 seeds, each setting at the best learning rate tried. "
+        "Recorded run «scores over d»; 3 seeds, each setting at the best learning rate tried. "
         "Start: Xavier's start. Behind additive at d_k = 16, 512 by +0.10, +1.30 nats a token (dot product, unscaled)."
     )
     restored = run(RESTORES, **MOMENT)
     against = "recorded «scores over d»: nats by which dot product, 1/√d_k leads dot product, unscaled, d_k = 512"
     assert value_of(restored, against) == pytest.approx(1.2)
+    assert [line.en for line in (*record.recorded, *restored.recorded)] == [
+        f"Recorded at d_k = 512: {leads} dot product, unscaled by {by} nats a token («scores over d», Xavier's start)."
+        for leads, by in (("additive leads", "+1.30"), ("dot product, 1/√d_k leads", "+1.20"))
+    ]
+
+
+def test_a_record_that_is_given_stands_beside_those_kept(sweep, tmp_path):
+    path = tmp_path / "sweep.json"
+    path.write_text(json.dumps(to_plain(sweep)))
+    setting = Setting({**WINS.quick, **MOMENT}, records=(path,))
+    record = WINS.record(setting, WINS.experiment(setting))
+    kept = len(contest.large_runs(("additive", "multiplicative")))
+    assert len(record.recorded) == kept + 1
+    assert f"(«scores over d, {path}», Xavier's start)" in record.recorded[-1].en
+    assert f"（「各种打分，对齐任务，{path}」" in record.recorded[-1].zh
+    lead = f"recorded «scores over d, {path}»: nats by which additive leads dot product, unscaled, d_k = 512"
+    assert value_of(record, lead) == pytest.approx(1.3)
+    assert record.figures[-1].id == f"wins-recorded-{kept}"
+
+
+WRONG = {
+    "missing": (lambda sweep: None, "there is no such file"),
+    "torn": (lambda sweep: "{", "not JSON"),
+    "a list": (lambda sweep: "[]", "not a sweep's record; isotherm sweep writes one, sweep.json"),
+    "other": (lambda sweep: '{"schema": "isotherm.check/1"}', "not a sweep's record"),
+    "a field gone": (lambda sweep: json.dumps({"schema": SWEEP_SCHEMA}), r"\.title: expected a value"),
+    "no recurrent model": (
+        lambda sweep: json.dumps(to_plain(replace(sweep, outcomes=()))),
+        "no recurrent model in this sweep",
+    ),
+    "two widths": (
+        lambda sweep: json.dumps(to_plain(replace(sweep, outcomes=(*sweep.outcomes, wider(sweep.outcomes[0]))))),
+        "varies more than",
+    ),
+}
+
+
+def wider(one: Outcome) -> Outcome:
+    return replace(one, trial=replace(one.trial, width=2 * one.trial.width))
+
+
+@pytest.mark.parametrize(("text", "message"), WRONG.values(), ids=WRONG.keys())
+def test_a_record_that_cannot_be_shown_is_refused(sweep, tmp_path, text, message):
+    path = tmp_path / "sweep.json"
+    if (content := text(sweep)) is not None:
+        path.write_text(content)
+    with pytest.raises(IsothermError, match=rf"sweep\.json.*{message}"):
+        recorded.given(path)
+
+
+def test_the_claims_that_show_recorded_runs_are_those_that_read_them():
+    reading = [claim for claim in claims.CLAIMS if "recorded.py" in lab_files(claim)]
+    assert tuple(reading) == recorded.SHOWN_IN
+
+
+def lab_files(claim: str) -> set[str]:
+    own = lab_cache._SOURCE / "lab" / "claims" / f"{claim.replace('-', '_')}.py"
+    return {path.name for path in lab_cache._reached(own) if path.parent.name == "lab"}
 
 
 def test_two_starts_are_told_apart_in_the_legend(sweep):

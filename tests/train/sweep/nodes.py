@@ -38,7 +38,9 @@ class Cluster:
 
     def _node(self, name: str, *arguments: str) -> None:
         quick = {"RAY_health_check_period_ms": "1000", "RAY_health_check_failure_threshold": "4"}
-        own = {MARK: f"{self.mark}-{name}", "RAY_USAGE_STATS_ENABLED": "0", "OMP_NUM_THREADS": "1", **quick}
+        # Otherwise a node asks for a token wherever Ray once left one in the home folder, and the driver brings none.
+        alike = {"RAY_AUTH_MODE": "disabled", "RAY_USAGE_STATS_ENABLED": "0", "OMP_NUM_THREADS": "1"}
+        own = {MARK: f"{self.mark}-{name}", **alike, **quick}
         sizes = ("--num-cpus=1", "--num-gpus=0", "--object-store-memory=80000000", "--disable-usage-stats")
         ray = [str(Path(sys.executable).parent / "ray"), "start", *arguments, *sizes]
         # In a session of its own: a raylet that ends signals process groups, and ours should not be among them.

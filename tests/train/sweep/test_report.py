@@ -2,6 +2,7 @@
 
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -56,31 +57,53 @@ def test_the_command_prints_one_json_document_and_nothing_else(swept, capsys):
     [
         (["nothing.toml", "--store", "x"], "no such file"),
         (["SPEC"], "--store: expected a folder"),
-        (["SPEC", "--store", "x", "--device", "warp"], "device: expected one that is here"),
+        (["SPEC", "--store", "x", "--device", "warp"], "isotherm: --device: expected one that is here"),
         (["SPEC", "--store", "x", "--workers", "0"], "--workers: expected a whole number"),
         (["SPEC", "--store", "x", "--executor", "ray", "--address", "127.0.0.1:1"], "no Ray cluster answers there"),
+        (["SPEC", "--store", "x", "--address", "127.0.0.1:1"], "--address: expected nothing without --executor ray"),
+        (["SPEC", "--store", "x", "--gpus", "0.5"], "--gpus: expected nothing without --executor ray"),
+        (["SPEC", "--store", "OUT", "--precision", "bfloat16"], "holds these trials in float32"),
     ],
 )
 def test_wrong_use_is_one_line_and_exit_code_2(swept, tmp_path, monkeypatch, capsys, arguments, complaint):
     monkeypatch.chdir(tmp_path)
-    assert run(["sweep", *(str(swept / "spec.toml") if word == "SPEC" else word for word in arguments)]) == 2
+    places = {"SPEC": str(swept / "spec.toml"), "OUT": str(swept / "out")}
+    assert run(["sweep", *(places.get(word, word) for word in arguments)]) == 2
     said = capsys.readouterr()
     assert complaint in said.err
     assert said.err.count("\n") == 1
     assert said.out == ""
 
 
+def shown(record: SweepRecord) -> str:
+    console = Console(width=80, record=True, file=open("/dev/null", "w"))  # noqa: SIM115
+    with console.file:
+        page.show(record, console)
+    return console.export_text()
+
+
 @pytest.mark.parametrize("tongue", ["en", "zh"])
 def test_the_table_names_every_series_and_place(swept, tongue):
     language.choose(tongue)
-    console = Console(width=80, record=True, file=open("/dev/null", "w"))  # noqa: SIM115
-    with console.file:
-        page.show(record_of(swept), console)
-    text = console.export_text()
+    text = shown(record_of(swept))
     for word in ("none", "1/sqrt(d)", "0.001", "0.01", "12", "±"):
         assert word in text
     assert ("闸门" if tongue == "zh" else "gate") in text
     assert max(len(line) for line in text.splitlines()) <= 80
+
+
+def test_the_legend_explains_lost_runs_where_there_are_some(swept):
+    record = record_of(swept)
+    assert "lost" not in shown(record)
+    lost = replace(record, cells=(replace(record.cells[0], diverged=2), *record.cells[1:]))
+    assert shown(lost).count("lost") == 2
+
+
+def test_the_unit_is_nat_in_both_languages():
+    texts = [*page.NAMES.values(), *page.ANALYSES.values(), page.LEGEND, sweep_figure.TRAINING]
+    named = [text for text in texts if re.search(r"\bnats\b", text.en)]
+    assert len(named) == 4
+    assert all("nat" in text.zh and "奈特" not in text.zh for text in named)
 
 
 @pytest.mark.parametrize("tongue", ["en", "zh"])

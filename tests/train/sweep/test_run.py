@@ -92,7 +92,7 @@ def test_a_sweep_taken_up_again_trains_only_what_is_missing_and_ends_the_same(sp
     assert trained == []
 
 
-@pytest.mark.parametrize("damage", ["", "{", '{"trial": 3}', "another trial's", "another precision's"])
+@pytest.mark.parametrize("damage", ["", "{", '{"trial": 3}', "another trial's"])
 def test_a_damaged_file_is_recognised_and_redone(tmp_path, damage):
     (outcome,) = run_trials([SMALL])
     store = Store(tmp_path, "float32")
@@ -100,12 +100,20 @@ def test_a_damaged_file_is_recognised_and_redone(tmp_path, damage):
     assert store.get(SMALL) == outcome
     if damage == "another trial's":
         damage = json.dumps(to_plain(replace(outcome, trial=replace(SMALL, seed=5))))
-    elif damage == "another precision's":
-        damage = json.dumps(to_plain(replace(outcome, precision="bfloat16")))
     store.path(SMALL).write_text(damage, encoding="utf-8")
     assert store.get(SMALL) is None
     store.put([outcome])
     assert store.get(SMALL) == outcome
+
+
+def test_what_was_computed_in_another_precision_is_refused_not_overwritten(spec, tmp_path):
+    first = run_sweep(spec, tmp_path, How(workers=1))
+    with pytest.raises(InputError, match="holds these trials in float32; go on with --precision float32"):
+        run_sweep(spec, tmp_path, How(workers=1, precision="float64"))
+    assert numbers(run_sweep(spec, tmp_path, How(workers=1))) == numbers(first)
+    another = replace(SMALL, seed=7)
+    run_sweep(replace(spec, blocks=(("", (another,)),)), tmp_path, How(workers=1, precision="float64"))
+    assert Store(tmp_path, "float64").get(another).precision == "float64"
 
 
 def test_processes_give_the_same_numbers_as_this_one_also_when_one_dies(spec, tmp_path, monkeypatch):
@@ -155,8 +163,9 @@ def test_a_sweep_killed_midway_and_started_again_ends_with_the_same_numbers(tmp_
 
 
 def test_mistakes_are_one_sentence(spec, tmp_path):
-    with pytest.raises(ArgumentError, match="device: expected one that is here"):
-        run_sweep(spec, tmp_path / "store", How(device="warp"))
+    for how in (How(device="warp"), How(device="meta"), How(device="warp", executor="ray")):
+        with pytest.raises(ArgumentError, match=r"^--device: expected one that is here"):
+            run_sweep(spec, tmp_path / "store", how)
     (tmp_path / "file").write_text("")
     with pytest.raises(InputError, match="no folder can be made here"):
         run_sweep(spec, tmp_path / "file", How())

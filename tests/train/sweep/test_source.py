@@ -81,6 +81,28 @@ def test_a_prepared_corpus_stands_for_its_text_and_is_made_again_when_that_chang
 
 
 @pytest.mark.parametrize(
+    "damage",
+    [lambda data: b"", lambda data: data[:-9], lambda data: data[:99] + bytes(99) + data[198:]],
+    ids=["empty", "cut", "overwritten"],
+)
+def test_a_damaged_prepared_file_beside_its_text_is_made_again(folder, damage):
+    corpus = read_corpus("text.txt", "text", 300, folder)
+    made = prepared_path(folder / "text.txt", "text", 300)
+    made.write_bytes(damage(made.read_bytes()))
+    again = read_corpus("text.txt", "text", 300, folder)
+    assert np.array_equal(again.sides[0].ids, corpus.sides[0].ids)
+
+
+def test_too_few_pairs_are_not_taken_for_sentences_that_are_too_long(folder):
+    (folder / "two.tsv").write_text("cat 1\t猫1\ncat 2\t猫2\n", encoding="utf-8")
+    trial = replace(PAIRS, corpus="two.tsv")
+    with pytest.raises(InputError, match=r"two\.tsv: too few pairs: of 2, 2 to learn from"):
+        source_of(trial, CPU, corpora_of([trial], folder))
+    with pytest.raises(ArgumentError, match="length: expected longer"):
+        source_of(replace(PAIRS, length=1), CPU, corpora_of([PAIRS], folder))
+
+
+@pytest.mark.parametrize(
     ("name", "task", "size", "complaint"),
     [
         ("missing.txt", "text", 300, "no such file"),

@@ -1,3 +1,4 @@
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -7,7 +8,8 @@ from isotherm.errors import InputError
 from isotherm.train.sweep.spec import read_spec
 from tests.train.sweep.small import SMALL, SPEC
 
-RUNS = sorted((Path(__file__).parents[3] / "sweeps").glob("*.toml"))
+ROOT = Path(__file__).parents[3]
+RUNS = sorted((ROOT / "sweeps").glob("*.toml"))
 
 
 def spec_of(tmp_path: Path, text: str, **options):
@@ -66,12 +68,18 @@ def test_lengths_to_test_are_one_value(tmp_path):
         ("[base]\nwidth = 64.0", r"base\.width: expected int"),
         ("[base]\nseed = true", r"base\.seed: expected int"),
         ("[base]\nlr = 1.0\n[grid]\nlr = [1.0]", "lr is in both base and grid"),
-        ("[base]\nrule = 'logn'", "nearest: log-n"),
+        ("[base]\nrule = 'logn'", r"toml: rule: expected .*nearest: log-n"),
         ("[report]\nx = 'wdith'", r"report\.x: wdith is not known \(did you mean width\?\)"),
         ("[report]\ny = 'speed'", r"report\.y: speed is not known"),
         ("[report]\nseries = 'rule'", r"report\.series: expected list"),
+        ("[report]\nseries = [[1]]", r"report\.series: \[1\] is not known"),
+        ("[report]\nx = 'rule'", r"report\.x: rule is not known \(known: step, width"),
+        ("[report]\nx = 'test_lengths'", r"report\.x: test_lengths is not known \(did you mean length\?\)"),
+        ("[report]\nbest = 'seed'", r"report\.best: seed is not known"),
+        ("report = 3", "report: expected a table"),
         ("[[sweep]]\nnaem = 'x'", r"sweep\[0\]: naem is not known \(did you mean name\?\)"),
         ("sweep = 3", r"expected \[\[sweep\]\]"),
+        ("sweep = []", r"expected \[\[sweep\]\]"),
         ("[base]\ntask = 'text'\nmodel = 'decoder'\ncorpus = 'none.txt'\nvocabulary = 300", "no such file"),
         ("[base", "not TOML"),
     ],
@@ -90,6 +98,15 @@ def test_the_runs_that_come_along_are_understood(path, quick, tmp_path):
         (tmp_path / name).write_text("a\tb\n", encoding="utf-8")
     spec = spec_of(tmp_path, text, quick=quick)
     assert len(spec.trials) >= 4
+
+
+@pytest.mark.parametrize("document", ["README.md", "docs/sweep.md"])
+def test_the_first_sweep_a_reader_is_shown_needs_nothing_that_does_not_come_along(document):
+    text = (ROOT / document).read_text(encoding="utf-8")
+    first = re.search(r"^isotherm sweep (\S+) .*--quick", text, re.M).group(1)
+    spec = read_spec(ROOT / first, quick=True)
+    assert {trial.corpus for trial in spec.trials} == {None}
+    assert not re.search(r"\d", spec.title)  # the small version has other sizes
 
 
 def test_there_are_runs_that_come_along():

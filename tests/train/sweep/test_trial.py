@@ -33,7 +33,8 @@ def test_a_trial_survives_json():
     [
         ({"task": "sing"}, "task: expected copy"),
         ({"model": "perceptron"}, "model: expected transformer"),
-        ({"rule": "logn"}, "nearest: log-n"),
+        ({"rule": "logn"}, "^rule: expected .*nearest: log-n"),
+        ({"rule": "softcap:-1"}, "^softcap: expected"),
         ({"model": "recurrent", "rule": "1/sqrt(d)"}, "rule: expected additive"),
         ({"lr": 0.0}, "lr"),
         ({"init": float("inf")}, "init"),

@@ -28,7 +28,7 @@ def experiment(setting: Setting) -> Result:
         **{(start, large): interval(leads[start, large]).low > MARGIN for start in STARTS},
     }
     unit = holds["unit", small] and holds["unit", large]
-    runs = contest.large_runs(("additive", "multiplicative"))
+    runs = contest.large_runs(("additive", "multiplicative"), setting.records)
     recorded = [
         number for title, found in runs for number in contest.recorded_leads(title, found, "multiplicative", "additive")
     ]
@@ -41,6 +41,9 @@ def experiment(setting: Setting) -> Result:
             *(contest.curves(NAME, entries, setting["dimensions"], start) for start in STARTS),
             contest.britz(NAME),
             *(contest.recorded_figure(NAME, title, found, i) for i, (title, found) in enumerate(runs)),
+        ),
+        recorded=tuple(
+            line for title, found in runs for line in contest.recorded_ends(title, found, "multiplicative", "additive")
         ),
     )
 

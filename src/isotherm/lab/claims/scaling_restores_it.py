@@ -26,7 +26,7 @@ def experiment(setting: Setting) -> Result:
     lost = contest.lead(entries, ("multiplicative", large, START), ("additive", large, START))
     keeps_up = {d: interval(behind[d]).high < MARGIN for d in behind}
     regained = interval(gained).low > MARGIN
-    runs = contest.large_runs(SCORES)
+    runs = contest.large_runs(SCORES, setting.records)
     recorded = [
         number
         for title, found in runs
@@ -41,6 +41,11 @@ def experiment(setting: Setting) -> Result:
             contest.curves(NAME, entries, setting["dimensions"], START),
             contest.britz(NAME),
             *(contest.recorded_figure(NAME, title, found, i) for i, (title, found) in enumerate(runs)),
+        ),
+        recorded=tuple(
+            line
+            for title, found in runs
+            for line in contest.recorded_ends(title, found, "multiplicative", "scaled-dot")
         ),
     )
 

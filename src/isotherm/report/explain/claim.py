@@ -61,7 +61,10 @@ def _answer(timed: Timed) -> Html:
     condition = None
     if record.condition is not None:
         condition = tag("p", tag("b", both(words.CONDITION)), " · ", both(record.condition), class_="if")
-    return tag("div", tag("h4", both(words.ANSWER)), tag("p", both(record.sentence)), condition, class_="answer")
+    recorded = [tag("p", both(line)) for line in record.recorded]
+    return tag(
+        "div", tag("h4", both(words.ANSWER)), tag("p", both(record.sentence)), condition, *recorded, class_="answer"
+    )
 
 
 def _beside(timed: Timed, labels: Iterator[str]) -> Html:

@@ -71,6 +71,8 @@ def _claim(timed: Timed, console: Console, language: Language, derive: bool) -> 
     _paragraph(console, Styled.assemble(verdict, "  ", _plain(record.sentence, language)))
     if record.condition is not None:
         _paragraph(console, _labelled(words.CONDITION, record.condition, language, "yellow"))
+    for sentence in record.recorded:
+        _paragraph(console, Styled(_plain(sentence, language), style="dim"))
     for erratum in record.errata:
         wrong, right = _plain(erratum.wrong, language), _plain(erratum.right, language)
         document = words.DOCUMENT.format(name=printable(erratum.document, 40)).to(language)

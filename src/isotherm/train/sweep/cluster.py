@@ -8,11 +8,11 @@ import logging
 import os
 import socket
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, redirect_stdout
 from typing import Any
 
-from isotherm.errors import InputError, IsothermError
+from isotherm.errors import ArgumentError, InputError, IsothermError
 from isotherm.language import Text
 from isotherm.train.sweep.job import ATTEMPTS, Done, Group, Job, by_cost, gave_up, unwrap, work
 
@@ -28,6 +28,10 @@ SILENT = Text(
     "no Ray cluster answers there (start one with: ray start --head)",
     "该地址没有 Ray 集群应答（可用 ray start --head 启动）",
 )
+TOO_SMALL = Text(
+    "no node of the cluster has what a group takes, 1 CPU and {gpus:g} GPU (--gpus); they have {have}",
+    "集群中没有节点具备每组所需的 1 个 CPU 与 {gpus:g} 块 GPU（--gpus）；现有 {have}",
+)
 
 
 def run_on_ray(
@@ -38,6 +42,7 @@ def run_on_ray(
     A group takes one CPU and `gpus` of a GPU (a fraction lets several share it); `workers` limits how many run at once.
     """
     with _connected(address) as ray:
+        check_room(ray.nodes(), gpus)
         task = ray.remote(work).options(num_cpus=1, num_gpus=gpus, max_retries=ATTEMPTS)
         shared = ray.put(job)
         waiting = by_cost(groups)
@@ -65,6 +70,18 @@ def run_on_ray(
         finally:
             for reference in running:
                 ray.cancel(reference, force=True)
+
+
+def check_room(nodes: Sequence[Mapping[str, Any]], gpus: float) -> None:
+    """Refuse what no living node has, busy or not: Ray itself would wait for such a node without a word."""
+    if gpus > 1 and not gpus.is_integer():
+        raise ArgumentError(
+            "--gpus", Text("a share of one GPU, or a whole number", "一块 GPU 的份额，或整数"), got=gpus
+        )
+    sizes = [tuple(node["Resources"].get(kind, 0.0) for kind in ("CPU", "GPU")) for node in nodes if node["Alive"]]
+    if not any(cpu >= 1 and gpu >= gpus for cpu, gpu in sizes):
+        have = "; ".join(f"{cpu:g} CPU + {gpu:g} GPU" for cpu, gpu in sizes)
+        raise IsothermError(TOO_SMALL.format(gpus=gpus, have=have))
 
 
 @contextmanager

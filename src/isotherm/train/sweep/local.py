@@ -2,12 +2,14 @@
 
 import multiprocessing
 import os
+import signal
 import threading
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
 from typing import Any
 
 from isotherm.train.sweep.group import Tick
@@ -43,7 +45,8 @@ def _run_pool(groups: Sequence[Group], job: Job, workers: int, done: Done, tick:
     lost: list[Group] = []
     why: object = ""
     try:
-        futures: dict[Future[Any], Group] = {pool.submit(_work, group, job): group for group in groups}
+        with _deaf():
+            futures: dict[Future[Any], Group] = {pool.submit(_work, group, job): group for group in groups}
         told = 0
         while futures:
             finished, _ = wait(futures, LOOK_EVERY, FIRST_COMPLETED)
@@ -64,6 +67,19 @@ def _run_pool(groups: Sequence[Group], job: Job, workers: int, done: Done, tick:
     finally:
         pool.shutdown(wait=True, cancel_futures=True)
     return lost, why
+
+
+@contextmanager
+def _deaf() -> Iterator[None]:
+    """Processes started here do not hear Ctrl-C, which reaches all of a terminal's: the one that started them ends them."""
+    if not hasattr(signal, "pthread_sigmask"):
+        yield
+        return
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _begin(parent: int, taken: Any) -> None:

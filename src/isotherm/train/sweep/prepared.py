@@ -1,10 +1,11 @@
 """A corpus as token ids, made once and kept beside the text: `news.tsv` → `news.tsv.translation-2048.npz`.
 
 The prepared file is all that training needs: it can be carried to a machine without the text and without `tokenizers`.
-It remembers the text's fingerprint, and is made again when the text has changed.
+It remembers the text's fingerprint, and is made again when the text has changed or the file is damaged.
 """
 
 import os
+import zlib
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
@@ -61,7 +62,7 @@ def read_corpus(name: str, task: str, vocabulary: int, root: Path) -> Corpus:
     bare, _, expected = name.partition("@")
     path = root / bare
     cached = path if path.suffix == ".npz" else prepared_path(path, task, vocabulary)
-    if cached != path and (not cached.exists() or (path.exists() and _load(cached).digest != fingerprint(path))):
+    if cached != path and not _is_current(cached, path):
         prepare(path, task, vocabulary)
     corpus = _load(cached)
     if corpus.vocabulary != vocabulary:
@@ -71,6 +72,16 @@ def read_corpus(name: str, task: str, vocabulary: int, root: Path) -> Corpus:
     if expected and corpus.digest != expected:
         raise InputError(cached, Text("not the text this trial was made for", "不是该次训练所用的文本"))
     return corpus
+
+
+def _is_current(cached: Path, path: Path) -> bool:
+    """Whether the prepared file is whole and of this text; where the text is not at hand, whether it is there."""
+    if not path.exists():
+        return cached.exists()
+    try:
+        return _load(cached).digest == fingerprint(path)
+    except InputError:
+        return False
 
 
 def prepared_path(path: Path, task: str, vocabulary: int) -> Path:
@@ -131,10 +142,19 @@ def _save(path: Path, arrays: dict[str, Any]) -> None:
 
 def _load(path: Path) -> Corpus:
     try:
-        with np.load(path, allow_pickle=False) as found:
+        with path.open("rb") as file, np.load(file, allow_pickle=False) as found:
             sides = tuple(Side(found[f"ids{i}"], found[f"ends{i}"]) for i in range(2) if f"ids{i}" in found)
             return Corpus(sides, int(found["learned"]), int(found["vocabulary"]), str(found["digest"]))
     except FileNotFoundError:
         raise InputError(path, Text("there is no such file", "没有这个文件")) from None
-    except (OSError, ValueError, KeyError, BadZipFile):
+    except (
+        OSError,
+        EOFError,
+        TypeError,
+        ValueError,
+        KeyError,
+        RuntimeError,
+        BadZipFile,
+        zlib.error,
+    ):  # all may be damage
         raise InputError(path, Text("not a prepared corpus", "不是准备好的语料")) from None

@@ -45,8 +45,7 @@ class How:
 def run_sweep(spec: Spec, folder: str | Path, how: How, watch: Watch = lambda _steps, _trials: None) -> SweepRecord:
     """Train what the store in `folder` does not hold yet, and sum everything up. Stopped and started again, it goes on."""
     started = time.perf_counter()
-    if how.executor == "local":
-        check_device(how.device)
+    check_device(how.device, here=how.executor == "local")
     store = Store(folder, how.precision)
     found: dict[str, Outcome] = {}
     left = _left(spec, store, how, found)
@@ -86,13 +85,15 @@ def _train(left: list[Group], job: Job, how: How, done: Callable[..., None], tic
         run_here(left, job, workers=min(workers, len(left)), done=done, tick=tick)
 
 
-def check_device(name: str) -> None:
-    """Refuse a device that is not here."""
+def check_device(name: str, *, here: bool) -> None:
+    """Refuse a device that is none, or, for training here, one that is not here."""
     try:
-        torch.empty(1, device=name)
+        device = torch.device(name)
+        if here:
+            torch.zeros(1, device=device).item()
     except (RuntimeError, AssertionError, NotImplementedError):
         expected = Text("one that is here (cpu, cuda …)", "本机可用的设备（cpu、cuda 等）")
-        raise ArgumentError("device", expected, got=name) from None
+        raise ArgumentError("--device", expected, got=name) from None
 
 
 def summed_up(spec: Spec, found: dict[str, Outcome], precision: str, seconds: float) -> SweepRecord:

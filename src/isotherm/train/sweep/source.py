@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from isotherm.errors import ArgumentError
+from isotherm.errors import ArgumentError, InputError
 from isotherm.language import Text
 from isotherm.record.sweep import Trial
 from isotherm.train import tasks
@@ -29,6 +29,10 @@ AT_ONCE = 32
 """Examples tested at once, where training takes fewer."""
 HELD_OUT = 512
 """Examples a trained model is tested on, at its own length."""
+TOO_FEW = Text(
+    "too few pairs: of {pairs}, {learned} to learn from and the others, one in twenty, held out",
+    "句对太少：共 {pairs} 对，{learned} 对可学，其余（约二十分之一）留出",
+)
 
 
 class Source(ABC):
@@ -98,6 +102,8 @@ class Pairs(Source):
 
     def __init__(self, trial: Trial, device: torch.device, corpus: Corpus) -> None:
         super().__init__(trial, device)
+        if not 0 < corpus.learned < len(corpus.sides[0].ends):
+            raise InputError(trial.corpus, TOO_FEW.format(pairs=len(corpus.sides[0].ends), learned=corpus.learned))
         lengths = np.stack([np.diff(side.ends, prepend=0) for side in corpus.sides])
         fits = np.flatnonzero(((lengths > 0) & (lengths <= trial.length)).all(0))
         learned = int((fits < corpus.learned).sum())

@@ -44,6 +44,10 @@ REPORT = {"x": str, "y": str, "series": list, "best": str}
 MATCH = "match"
 """As `init`: the gain at which unscaled logits start as spread as under 1/√d, which is d^-¼ on W_q and on W_k."""
 FIELDS = {field.name: hint for field, hint in zip(fields(Trial), typing.get_type_hints(Trial).values(), strict=True)}
+NUMBERS = [name for name, hint in FIELDS.items() if {int, float} & {hint, *get_args(hint)} and name != "test_lengths"]
+"""What can be drawn along."""
+TUNED = [name for name in FIELDS if name != "seed"]
+"""What can be chosen by its loss; of seeds, that would be luck."""
 MEASURES = ("loss", "accuracy")
 
 
@@ -83,7 +87,7 @@ def read_spec(path: str | Path, *, quick: bool = False) -> Spec:
 def _understand(table: dict[str, Any], text: str, path: Path, *, quick: bool) -> Spec:
     _known(path, "", table, TOP)
     blocks = table.get("sweep", [{}])
-    if not isinstance(blocks, list) or not all(isinstance(block, dict) for block in blocks):
+    if not blocks or not isinstance(blocks, list) or not all(isinstance(block, dict) for block in blocks):
         raise InputError(path, Text("sweep: expected [[sweep]] tables", "sweep：应为 [[sweep]] 表"))
     common, quicker = _part(path, "", table)
     found = []
@@ -93,7 +97,9 @@ def _understand(table: dict[str, Any], text: str, path: Path, *, quick: bool) ->
         own, own_quicker = _part(path, place, block) if place else ({}, {})
         values = {**common, **own, **(quicker if quick else {}), **(own_quicker if quick else {})}
         found.append((str(block.get("name", "")), tuple(_expand(path, place, values))))
-    axes = _axes(path, table.get("report", {}), [trial for _, trials in found for trial in trials])
+    axes = _axes(
+        path, _table(path, "report", table.get("report", {})), [trial for _, trials in found for trial in trials]
+    )
     return Spec(str(table.get("title", path.stem)), axes, tuple(found), text, path.parent, quick)
 
 
@@ -101,10 +107,8 @@ def _part(path: Path, place: str, table: Mapping[str, Any]) -> tuple[dict[str, l
     """Each field's values, from base (one) and grid (several); and those quick puts in their place (one or several)."""
     values: dict[str, dict[str, list[Any]]] = {}
     for name in ("base", "grid", "quick"):
-        part = table.get(name, {})
         where = f"{place}.{name}".lstrip(".")
-        if not isinstance(part, dict):
-            raise InputError(path, Text("{where}: expected a table", "{where}：应为表").format(where=where))
+        part = _table(path, where, table.get(name, {}))
         _known(path, where, part, FIELDS)
         values[name] = {}
         for field, given in part.items():
@@ -118,6 +122,12 @@ def _part(path: Path, place: str, table: Mapping[str, Any]) -> tuple[dict[str, l
         both = Text("{name} is in both base and grid", "{name} 同时出现在 base 与 grid 中").format(name=twice[0])
         raise InputError(path, both)
     return {**values["base"], **values["grid"]}, values["quick"]
+
+
+def _table(path: Path, where: str, given: Any) -> dict[str, Any]:
+    if not isinstance(given, dict):
+        raise InputError(path, Text("{where}: expected a table", "{where}：应为表").format(where=where))
+    return given
 
 
 def _is_list(field: str, given: Any) -> bool:
@@ -174,18 +184,19 @@ def _axes(path: Path, report: dict[str, Any], trials: list[Trial]) -> Axes:
     y, best = report.get("y", "loss"), report.get("best")
     apart = [name for name in varying if name not in ("task", "corpus", x, best)]
     series = report.get("series", apart or ["rule"])
-    _known(path, "report.x", [x], ("length", "step", *FIELDS))
+    _known(path, "report.x", [x], ("step", *NUMBERS))
     _known(path, "report.y", [y], MEASURES)
     _known(path, "report.series", series, FIELDS if series != [SWEEP] else [SWEEP])
-    _known(path, "report.best", [] if best is None else [best], FIELDS)
+    _known(path, "report.best", [] if best is None else [best], TUNED)
     return Axes(x, y, tuple(series), best)
 
 
 def _known(path: Path, where: str, names: Iterable[str], known: Iterable[str]) -> None:
     """Refuse a name that is not known, and suggest the nearest."""
+    known = list(known)
     for name in names:
         if name not in known:
-            near = get_close_matches(str(name), list(known), n=1)
+            near = get_close_matches(str(name), known, n=1)
             hint = (
                 Text(" (did you mean {near}?)", "（是否要写 {near}？）").format(near=near[0])
                 if near

@@ -1,7 +1,7 @@
 """Outcomes on disk, one file a trial: what is there need not be trained again.
 
 A file appears whole or not at all, so a sweep may be stopped at any moment. One that cannot be read, or belongs to
-another trial or another precision, counts as not there, and is written anew.
+another trial, counts as not there, and is written anew. One computed in another precision is never overwritten.
 """
 
 import json
@@ -15,6 +15,10 @@ from isotherm.record.sweep import Outcome, Trial
 from isotherm.report.files import write_atomically
 
 OUTCOMES = "trials"
+OTHERWISE = Text(
+    "holds these trials in {precision}; go on with --precision {precision}, or take another --store",
+    "其中已有以 {precision} 计算的这些训练；请用 --precision {precision} 继续，或另选 --store",
+)
 
 
 class Store:
@@ -38,9 +42,13 @@ class Store:
             write_atomically(self.path(outcome.trial), json.dumps(to_plain(outcome), ensure_ascii=False))
 
     def get(self, trial: Trial) -> Outcome | None:
-        """The outcome of a trial, if a whole one is there."""
+        """The outcome of a trial, if a whole one is there; an `InputError` if it is there in another precision."""
         try:
             found = from_plain(Outcome, json.loads(self.path(trial).read_text(encoding="utf-8")), where="outcome")
         except (OSError, ValueError, ArgumentError):
             return None
-        return found if found.trial == trial and found.precision == self.precision else None
+        if found.trial != trial:
+            return None
+        if found.precision != self.precision:
+            raise InputError(self.folder, OTHERWISE.format(precision=found.precision))
+        return found
