@@ -73,7 +73,7 @@ def _measure(config: Config, held_out: Any) -> tuple[Text, str]:
     """Of a model that continues text its perplexity, of one that does a task or fills gaps its accuracy."""
     if config.data.kind == "text" and config.model.kind == "decoder":
         return Text("perplexity per token", "每词元困惑度"), f"{exp(min(held_out['loss'], 700.0)):.4g}"
-    return Text("tokens right", "答对的词元"), f"{held_out['accuracy']:.1%}"
+    return Text("tokens right", "答对的词元"), f"{held_out['accuracy']:.1%}" if "accuracy" in held_out else "–"
 
 
 def _table(config: Config, found: Sequence[Contestant]) -> Table:
