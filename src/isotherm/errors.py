@@ -8,6 +8,9 @@ IsothermError
 All of them end a command with exit code 2 and one line on standard error, never a traceback.
 """
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 from isotherm.language import Text
 
 
@@ -30,7 +33,7 @@ class ArgumentError(IsothermError, ValueError):
     """
 
     def __init__(self, argument: str, expected: Text, *, got: object) -> None:
-        self.argument = argument
+        self.argument, self.expected, self.got = argument, expected, got
         template = Text("{argument}: expected {expected}, got {got}", "{argument}：应为{expected}，实为 {got}")
         super().__init__(template.format(argument=argument, expected=expected, got=got))
 
@@ -56,3 +59,14 @@ class UnsupportedError(IsothermError, NotImplementedError):
             "impl={implementation!r} 不支持{what}；impl='auto' 会另选可用的实现",
         )
         super().__init__(template.format(implementation=implementation, what=what))
+
+
+@contextmanager
+def named(**names: str) -> Iterator[None]:
+    """In this block an error about an argument calls it what a person wrote: `named(scale="model.rule")`."""
+    try:
+        yield
+    except ArgumentError as error:
+        if error.argument not in names:
+            raise
+        raise ArgumentError(names[error.argument], error.expected, got=error.got) from error

@@ -6,6 +6,7 @@ from typing import Any
 import torch
 
 from isotherm.scale import InverseSqrt, LogN, PerHead, QKNorm, Sinks, SoftCap
+from isotherm.stats import STATISTICS
 
 
 @dataclass(frozen=True)
@@ -86,3 +87,20 @@ CASES = [
     Case("large logits", lambda c: {"scale": 200.0}),
     Case("fixed small", lambda c: {"scale": 1e-3, "causal": True}),
 ]
+
+
+def same(got, want, budget=1e-11):
+    """Assert that two results agree: output, lse and every statistic."""
+    torch.testing.assert_close(got.output, want.output, rtol=budget, atol=budget)
+    if got.lse is not None and want.lse is not None:
+        torch.testing.assert_close(got.lse, want.lse, rtol=budget, atol=budget)
+    if want.stats is not None:
+        for name in STATISTICS:
+            torch.testing.assert_close(
+                getattr(got.stats, name),
+                getattr(want.stats, name),
+                rtol=budget,
+                atol=budget,
+                equal_nan=True,
+                msg=lambda message, name=name: f"{name}: {message}",
+            )

@@ -6,11 +6,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from isotherm.errors import ArgumentError, IsothermError
+from isotherm.errors import ArgumentError, IsothermError, named
 from isotherm.language import Text
 from isotherm.report.files import write_atomically
 from isotherm.scale import parse
-from isotherm.train.config import Config, Model, named
+from isotherm.train.config import Config, Model
 from isotherm.train.curves import Curve, svg
 from isotherm.train.folder import Folder
 from isotherm.train.loop import Outcome, train

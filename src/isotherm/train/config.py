@@ -3,13 +3,11 @@
 The documents' tables are made from these sentences, and a test holds them together.
 """
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, field, fields
 from difflib import get_close_matches
 from typing import Any, Literal, get_args
 
-from isotherm.errors import ArgumentError
+from isotherm.errors import ArgumentError, named
 from isotherm.language import Text
 
 TASKS = ("copy", "reverse", "recall", "align")
@@ -216,18 +214,6 @@ class Config:
                 self.model.width,
             )
         _check_rule(self.model)
-
-
-@contextmanager
-def named(**keys: str) -> Iterator[None]:
-    """In this block an error about an argument names the key a person wrote for it."""
-    try:
-        yield
-    except ArgumentError as error:
-        before, after = error.argument, keys.get(error.argument, error.argument)
-        error.argument = after
-        error.text = Text(*(after + told.removeprefix(before) for told in (error.text.en, error.text.zh)))
-        raise
 
 
 def changed(before: Config, after: Config) -> list[str]:

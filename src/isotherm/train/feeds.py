@@ -9,11 +9,11 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from isotherm.errors import InputError
+from isotherm.errors import InputError, named
 from isotherm.language import Text
 from isotherm.train import tasks
 from isotherm.train.batches import Batch, Order, Ragged, generator
-from isotherm.train.config import PARALLEL, TASKS, Config, Data, named
+from isotherm.train.config import PARALLEL, TASKS, Config, Data
 from isotherm.train.corpus import gather
 from isotherm.train.parallel import Pair, digest, from_files, from_jsonl, from_tsv, share, split
 from isotherm.train.text import lines

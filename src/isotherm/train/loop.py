@@ -16,12 +16,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from isotherm.errors import InputError, IsothermError
+from isotherm.errors import InputError, IsothermError, named
 from isotherm.language import Text
 from isotherm.report.files import write_atomically
 from isotherm.train import checkpoint as checkpoints
 from isotherm.train.checkpoint import Checkpoint
-from isotherm.train.config import PARALLEL, TASKS, Config, named
+from isotherm.train.config import PARALLEL, TASKS, Config
 from isotherm.train.evaluate import gates, held_out_loss, score, translate
 from isotherm.train.feeds import Supply, supply
 from isotherm.train.folder import Folder

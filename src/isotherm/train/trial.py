@@ -6,7 +6,7 @@
 from collections.abc import Sequence
 from dataclasses import replace
 
-from isotherm.errors import ArgumentError
+from isotherm.errors import ArgumentError, named
 from isotherm.language import Text
 from isotherm.record.sweep import Outcome, Trial
 from isotherm.scale import parse
@@ -30,7 +30,8 @@ def check(trial: Trial) -> Trial:
     if trial.model == "recurrent":
         _one_of("rule", trial.rule, SCORES)
     else:
-        _check_rule(trial.rule)
+        with named(scale="rule"):
+            parse(trial.rule)
     for name in ("width", "heads", "layers", "length", "batch", "steps"):
         _least(name, getattr(trial, name), 1)
     _least("vocabulary", trial.vocabulary, 6)
@@ -66,16 +67,6 @@ def _check_task(trial: Trial) -> None:
         raise ArgumentError(
             "test_lengths", Text("nothing for translation", "translation 任务不应给出"), got=trial.test_lengths
         )
-
-
-def _check_rule(given: str) -> None:
-    """Refuse what is no rule, under the name of the field; `parse` calls it scale."""
-    try:
-        parse(given)
-    except ArgumentError as error:
-        if error.argument == "scale":
-            error.text = Text(*(f"rule{said.removeprefix('scale')}" for said in (error.text.en, error.text.zh)))
-        raise
 
 
 def _one_of(name: str, given: str, choices: Sequence[str]) -> None:

@@ -28,6 +28,10 @@ LEAST_VOCABULARY = 300
 """All bytes and the special ids must fit."""
 
 
+DAMAGE = (OSError, EOFError, TypeError, ValueError, KeyError, RuntimeError, BadZipFile, zlib.error)
+"""What reading a damaged archive may raise."""
+
+
 @dataclass(frozen=True)
 class Side:
     """Sentences as ids, one after the other: sentence i ends before `ends[i]`. Running text is one sentence."""
@@ -147,14 +151,5 @@ def _load(path: Path) -> Corpus:
             return Corpus(sides, int(found["learned"]), int(found["vocabulary"]), str(found["digest"]))
     except FileNotFoundError:
         raise InputError(path, Text("there is no such file", "没有这个文件")) from None
-    except (
-        OSError,
-        EOFError,
-        TypeError,
-        ValueError,
-        KeyError,
-        RuntimeError,
-        BadZipFile,
-        zlib.error,
-    ):  # all may be damage
+    except DAMAGE:
         raise InputError(path, Text("not a prepared corpus", "不是准备好的语料")) from None

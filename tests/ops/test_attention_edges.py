@@ -1,0 +1,254 @@
+"""Odd inputs, samples of rows, memory, and what is refused."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+from hypothesis import given
+from hypothesis import strategies as st
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from isotherm import attention
+from isotherm.errors import ArgumentError, UnsupportedError
+from isotherm.ops import tiles
+from isotherm.scale import InverseSqrt, LogN, Sigmoid, Sinks, SoftCap, SoftmaxPlusOne
+from isotherm.stats import STATISTICS
+from tests.ops.cases import Case, same
+
+
+def test_causal_alignment_both_ways():
+    q, k = torch.zeros(1, 1, 2, 3), torch.zeros(1, 1, 5, 3)
+    seen = {
+        how: attention(q, k, k, causal=how, stats=True).stats.n[0, 0].tolist()
+        for how in (True, "bottom-right", "top-left")
+    }
+    assert seen == {True: [4, 5], "bottom-right": [4, 5], "top-left": [1, 2]}
+    more_queries = attention(k, q, q, causal=True, stats=True)
+    assert more_queries.stats.n[0, 0].tolist() == [0, 0, 0, 1, 2]
+    assert more_queries.stats.empty[0, 0].tolist() == [True, True, True, False, False]
+    assert more_queries.output[0, 0, :3].abs().sum() == 0
+
+
+@pytest.mark.parametrize("impl", ["reference", "blockwise", "sdpa"])
+@pytest.mark.parametrize(("t", "s"), [(0, 5), (5, 0), (0, 0)], ids=["no queries", "no keys", "nothing"])
+def test_zero_length_works_and_has_gradients(impl, t, s):
+    q, k = torch.randn(2, 4, t, 3, requires_grad=True), torch.randn(2, 2, s, 3, requires_grad=True)
+    result = attention(q, k, k, stats=True, impl=impl)
+    assert result.output.shape == (2, 4, t, 3)
+    assert result.output.abs().sum() == 0
+    assert result.stats.empty.sum() == 2 * 4 * t
+    result.output.sum().backward()
+    assert k.grad is None or k.grad.abs().sum() == 0
+
+
+@pytest.mark.parametrize("impl", ["reference", "blockwise", "sdpa"])
+def test_rows_that_see_nothing_give_zero_and_finite_gradients(impl):
+    q, k, v = (x.requires_grad_() for x in Case("").tensors())
+    mask = torch.ones(13, 13, dtype=torch.bool)
+    mask[4] = False
+    result = attention(q, k, v, mask=mask, stats=True, impl=impl)
+    assert result.output[:, :, 4].abs().sum() == 0
+    assert result.stats.empty.sum() == 2 * 3
+    result.output.sum().backward()
+    assert all(x.grad.isfinite().all() for x in (q, k, v))
+
+
+@pytest.mark.parametrize("impl", ["reference", "blockwise"])
+@pytest.mark.parametrize("bad", [torch.nan, torch.inf, -torch.inf], ids=str)
+@pytest.mark.parametrize("causal", [False, True], ids=["full", "causal"])
+@pytest.mark.usefixtures("tile_size")
+def test_nan_and_inf_make_exactly_the_rows_that_see_them_invalid(impl, bad, causal):
+    q, k, v = (x.abs() for x in Case("", groups=2).tensors())
+    q[0, 1, 3, 0] = bad
+    k[1, 2, 6, 1] = bad
+    stats = attention(q, k, v, causal=causal, stats=True, impl=impl).stats
+    expected = torch.zeros(2, 6, 13, dtype=torch.bool)
+    expected[0, 1, 3] = True
+    expected[1, 4:6, 6 if causal else 0 :] = True
+    assert torch.equal(stats.invalid, expected)
+    assert stats.entropy.isnan().sum() == expected.sum()
+    assert stats.logit_std[~expected].isfinite().all()
+
+
+def test_float16_logits_past_65504_are_reported():
+    q = torch.full((1, 1, 2, 64), 60.0, dtype=torch.float16)
+    stats = attention(q, q, q, scale=1.0, stats=True).stats
+    assert stats.max_logit.max().item() == 230400
+    assert stats.overflowing(torch.float16).all()
+
+
+@given(st.integers(1, 40), st.booleans())
+def test_sampled_rows_are_the_same_rows_of_the_exact_answer(rows, causal):
+    q, k, v = Case("", queries=31, keys=31).tensors()
+    exact = attention(q, k, v, causal=causal, stats=True)
+    result = attention(q, k, v, causal=causal, rows=rows)
+    assert result.output.shape == exact.output.shape
+    if rows >= 31:
+        assert result.stats.label == "exact"
+        return
+    stats = result.stats
+    assert (stats.label, stats.total_rows) == ("sampled", 31)
+    assert len(stats.rows) == rows
+    for name in STATISTICS:
+        torch.testing.assert_close(getattr(stats, name), getattr(exact.stats, name)[:, :, stats.rows], equal_nan=True)
+    assert stats.summary("entropy").label == "sampled"
+    assert (stats.summary("entropy").interval > 0).all() or rows == 1
+
+
+def test_sampling_leaves_the_random_state_alone():
+    before = torch.get_rng_state()
+    q, k, v = Case("").tensors()
+    attention(q, k, v, rows=5)
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_the_interval_of_a_sample_covers_the_true_mean():
+    q, k, v = Case("", batch=1, heads=40, queries=512, keys=64).tensors()
+    exact, sampled = attention(q, k, v, stats=True).stats, attention(q, k, v, rows=64).stats
+    a, b = exact.summary("entropy"), sampled.summary("entropy")
+    covered = ((a.mean - b.mean).abs() <= b.interval).double().mean().item()
+    assert 0.8 <= covered <= 1.0
+    assert (b.interval < 0.2 * a.mean).all()
+
+
+class _LargestTensor(TorchDispatchMode):
+    largest = 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        result = func(*args, **(kwargs or {}))
+        for tensor in result if isinstance(result, (tuple, list)) else [result]:
+            if isinstance(tensor, torch.Tensor):
+                self.largest = max(self.largest, tensor.untyped_storage().nbytes())
+        return result
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"causal": True}, {"window": 100}, {"mask": torch.ones(1, 1, 1, 4099, dtype=torch.bool)}],
+    ids=["full", "causal", "window", "mask of keys"],
+)
+def test_no_implementation_but_the_reference_makes_an_n_by_n_matrix(options):
+    n = 4099
+    q, k, v = (torch.randn(1, 1, n, 8, requires_grad=True) for _ in range(3))
+    with _LargestTensor() as seen:
+        attention(q, k, v, stats=True, impl="blockwise", **options).output.sum().backward()
+    assert seen.largest <= tiles.TILE * 8 < n * n * 4
+    with _LargestTensor() as seen, torch.no_grad():
+        attention(q, k, v, impl="reference", **options)
+    assert seen.largest >= n * n * 4  # and the watcher would have seen it
+
+
+@pytest.mark.parametrize("rule", [SoftmaxPlusOne(), Sinks(0.7)], ids=str)
+@pytest.mark.parametrize("impl", ["reference", "blockwise"])
+def test_sinks_are_an_extra_column_of_the_softmax(rule, impl):
+    q, k, v = Case("").tensors()
+    alpha = 0.7 if isinstance(rule, Sinks) else 0.0
+    s = torch.cat([q @ k.mT * 5**-0.5, torch.full((2, 3, 13, 1), alpha, dtype=torch.float64)], -1)
+    p = torch.softmax(s, -1)
+    result = attention(q, k, v, scale=InverseSqrt() * rule, stats=True, impl=impl)
+    torch.testing.assert_close(result.output, p[..., :-1] @ v)
+    torch.testing.assert_close(result.stats.entropy, -(p * p.log()).sum(-1))
+    torch.testing.assert_close(result.lse, s.logsumexp(-1))
+
+
+def test_log_n_counts_visible_keys_and_restarts_with_a_packed_document():
+    q, k, v = Case("", queries=12, keys=12).tensors()
+    document = torch.arange(12) // 6
+    mask = (document.view(-1, 1) == document) & torch.ones(12, 12, dtype=torch.bool).tril()
+    packed = attention(q, k, v, scale=InverseSqrt() * LogN(2), mask=mask, stats=True)
+    for part in (slice(0, 6), slice(6, 12)):
+        alone = attention(q[:, :, part], k[:, :, part], v[:, :, part], scale=InverseSqrt() * LogN(2), causal=True)
+        torch.testing.assert_close(packed.output[:, :, part], alone.output)
+
+
+def test_sigmoid_attention_has_weights_of_its_own_and_no_rows():
+    q, k, v = Case("").tensors()
+    s = q @ k.mT * 5**-0.5
+    result = attention(q, k, v, scale=InverseSqrt() * Sigmoid())
+    torch.testing.assert_close(result.output, torch.sigmoid(s - torch.tensor(13.0).log()) @ v)
+    with pytest.raises(ArgumentError, match="stats: expected False with sigmoid"):
+        attention(q, k, v, scale=InverseSqrt() * Sigmoid(), stats=True)
+    with pytest.raises(UnsupportedError, match="'blockwise' does not support sigmoid"):
+        attention(q, k, v, scale=InverseSqrt() * Sigmoid(), impl="blockwise")
+
+
+def test_non_contiguous_inputs():
+    q, k, v = (x.transpose(1, 2).contiguous().transpose(1, 2) for x in Case("", groups=2).tensors())
+    assert not q.is_contiguous()
+    same(attention(q, k, v, stats=True, impl="blockwise"), attention(q, k, v, stats=True, impl="reference"))
+
+
+def test_auto_says_which_path_ran():
+    q, k, v = Case("plain").tensors(torch.float32)
+    assert attention(q, k, v).impl == "sdpa"
+    assert attention(q, k, v, stats=True).impl == "blockwise"
+    assert attention(q, k, v, rows=3).impl == "sdpa"
+    assert attention(q, k, v, scale=InverseSqrt() * SoftCap(5)).impl == "blockwise"
+    assert attention(q.requires_grad_(), k, v, stats=True).impl == "sdpa"
+    torch.testing.assert_close(attention(q, k, v).output, F.scaled_dot_product_attention(q, k, v))
+
+
+def test_statistics_carry_no_gradient():
+    q, k, v = (x.requires_grad_() for x in Case("").tensors())
+    for impl in ("reference", "blockwise", "sdpa"):
+        assert not attention(q, k, v, stats=True, impl=impl).stats.entropy.requires_grad
+
+
+OK = torch.zeros(2, 4, 5, 8)
+BAD = {
+    "q is a list": ({"q": [1.0]}, r"q: expected a tensor, got list"),
+    "wrong rank": ({"q": torch.zeros(4, 5, 8)}, r"q: expected \[batch, heads, length, dimension\], got \[4, 5, 8\]"),
+    "integers": ({"v": OK.long()}, r"v: expected a floating-point tensor, got torch.int64"),
+    "batch": ({"k": torch.zeros(3, 4, 5, 8)}, r"k: expected the batch of q, 2, got 3 in \[3, 4, 5, 8\]"),
+    "heads don't divide": (
+        {"k": torch.zeros(2, 3, 5, 8), "v": torch.zeros(2, 3, 5, 8)},
+        r"k: expected a number of heads that divides q's 4, got 3",
+    ),
+    "no key heads": (
+        {"k": torch.zeros(2, 0, 5, 8), "v": torch.zeros(2, 0, 5, 8)},
+        r"k: expected a number of heads that divides q's 4, got 0",
+    ),
+    "head dimension": ({"k": torch.zeros(2, 4, 5, 7)}, r"k: expected the head dimension of q, 8, got 7"),
+    "lengths of k and v": ({"v": torch.zeros(2, 4, 6, 8)}, r"v: expected the length of k, 5, got 6"),
+    "heads of k and v": ({"v": torch.zeros(2, 2, 5, 8)}, r"v: expected the number of heads of k, 4, got 2"),
+    "dtype": ({"k": OK.double()}, r"k: expected the dtype of q, torch.float32, got torch.float64"),
+    "device": ({"v": OK.to("meta")}, r"v: expected the device of q, cpu, got meta"),
+    "scale NaN": ({"scale": float("nan")}, r"scale: expected a finite number above 0, got nan"),
+    "scale zero": ({"scale": 0.0}, r"scale: expected a finite number above 0, got 0"),
+    "scale negative": ({"scale": -1}, r"scale: expected a finite number above 0, got -1"),
+    "scale a word": ({"scale": "1/d"}, r"scale: expected a rule, a number or None, got '1/d'"),
+    "mask of numbers": (
+        {"mask": torch.zeros(5, 5)},
+        r"mask: expected bool, True where a key is visible .* got torch.float32",
+    ),
+    "mask too wide": (
+        {"mask": torch.ones(5, 6).bool()},
+        r"mask: expected \[T, S\] or \[B, Hq, T, S\] = \[2, 4, 5, 5\], any of them 1, got \[5, 6\]",
+    ),
+    "mask of rank 3": ({"mask": torch.ones(1, 5, 5).bool()}, r"mask: expected .* got \[1, 5, 5\]"),
+    "mask elsewhere": (
+        {"mask": torch.ones(5, 5, device="meta").bool()},
+        r"mask: expected the device of q, cpu, got meta",
+    ),
+    "bias of bools": ({"bias": torch.ones(5, 5).bool()}, r"bias: expected a floating-point tensor, got torch.bool"),
+    "bias too tall": ({"bias": torch.ones(6, 5)}, r"bias: expected .* got \[6, 5\]"),
+    "window zero": ({"window": 0}, r"window: expected a whole number of keys, at least 1, got 0"),
+    "window a float": ({"window": 2.5}, r"window: expected a whole number of keys, at least 1, got 2.5"),
+    "rows zero": ({"rows": 0}, r"rows: expected a number of rows, at least 1, got 0"),
+    "rows negative": ({"rows": -3}, r"rows: expected a number of rows, at least 1, got -3"),
+    "rows past the end": ({"rows": torch.tensor([0, 5])}, r"rows: expected indices from 0 to 4, got \[0, 5\]"),
+    "causal a word": ({"causal": "left"}, r"causal: expected True, False, 'top-left' or 'bottom-right', got 'left'"),
+    "impl unknown": ({"impl": "flash"}, r"impl: expected one of auto, reference, blockwise, sdpa, triton, got 'flash'"),
+}
+
+
+@pytest.mark.parametrize(("change", "message"), BAD.values(), ids=BAD.keys())
+def test_bad_input_gets_one_clear_error_that_names_the_argument(change, message):
+    arguments = {"q": OK, "k": OK, "v": OK} | change
+    with pytest.raises(ArgumentError, match=message):
+        attention(arguments.pop("q"), arguments.pop("k"), arguments.pop("v"), **arguments)
+
+
+def test_errors_are_chinese_when_asked(monkeypatch):
+    monkeypatch.setenv("ISOTHERM_LANG", "zh_CN.UTF-8")
+    with pytest.raises(ArgumentError, match="rows：应为至少为 1 的行数，实为 0"):
+        attention(OK, OK, OK, rows=0)
