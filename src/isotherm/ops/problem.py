@@ -19,7 +19,7 @@ EVERYTHING = 1 << 60
 class Visibility:
     """Which of `keys` keys each query sees: causality, a sliding window and a boolean mask, all of which must agree.
 
-    `positions` [T] places each query among the keys. The query at position p sees key j when j ≤ p (`causal`) and
+    `positions` [T], ascending, places each query among the keys. The query at position p sees key j when j ≤ p (`causal`) and
     |p − j| < `window`. `mask` is True where visible, [B, Hq, T, S] with 1 for any dimension it is the same along.
     """
 

@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
-import triton
 from torch import Tensor
 
 from isotherm.ops.triton import attend_kernel
@@ -67,9 +66,19 @@ class Blocks:
     stages: int
 
 
+def pieces(size: int, piece: int) -> int:
+    """How many pieces cover a size. (Triton's own function costs microseconds: it serves kernels, too.)"""
+    return -(-size // piece)
+
+
+def power_of_2(size: int) -> int:
+    """The next power of two."""
+    return 1 << (size - 1).bit_length()
+
+
 def width(size: int) -> int:
     """A dimension as a kernel holds it: a power of two, at least 16 (the matrix units' smallest)."""
-    return max(16, triton.next_power_of_2(size))
+    return max(16, power_of_2(size))
 
 
 def blocks(call: Call, *, backward: bool = False) -> Blocks:
@@ -99,12 +108,12 @@ class Split(NamedTuple):
 def split(call: Call, rows: int, keys: int) -> Split:
     """How to split the keys where blocks of `rows` rows alone would leave the GPU idle."""
     b, h, t = call.shape
-    programs = triton.cdiv(t, rows) * b * h
+    programs = pieces(t, rows) * b * h
     # Of a block's parts under causality about 5/8 have keys, if the rows are four blocks of an even sample.
     busy = PROGRAMS * 8 // 5 if call.causal and call.rows is not None else PROGRAMS
-    parts = max(1, min(busy // max(1, programs), triton.cdiv(call.k.shape[2], LEAST_SPLIT)))
-    run = triton.cdiv(triton.cdiv(max(1, call.k.shape[2]), parts), keys) * keys
-    return Split(max(1, triton.cdiv(call.k.shape[2], run)), run)
+    parts = max(1, min(busy // max(1, programs), pieces(call.k.shape[2], LEAST_SPLIT)))
+    run = pieces(pieces(max(1, call.k.shape[2]), parts), keys) * keys
+    return Split(max(1, pieces(call.k.shape[2], run)), run)
 
 
 def run(call: Call, *, output: tuple[Tensor, Tensor] | None, fields: Fields | None) -> None:
@@ -135,15 +144,16 @@ def launch(
     b, h, rows = call.shape
     if not b * h * rows:
         return
-    programs = triton.cdiv(rows, tile.rows) * b * h
+    programs = pieces(rows, tile.rows) * b * h
     nothing = call.q
     values, first_key, broken = (
         (nothing, nothing, nothing) if fields is None else (fields.values, fields.first_key, fields.broken)
     )
     out, lse = (nothing, nothing) if output is None else output
     bias, mask = call.bias, None if call.mask is None else call.mask.view(torch.uint8)
-    run = 1 if flags is None else triton.next_power_of_2(triton.cdiv(programs * cut.parts, LOOKERS))
-    attend_kernel.attend[(triton.cdiv(programs, run), cut.parts)](
+    early = flags is not None and call.q.is_cuda  # it may come up while the kernel before it still finishes
+    run = 1 if flags is None else power_of_2(pieces(programs * cut.parts, LOOKERS))
+    attend_kernel.attend[(pieces(programs, run), cut.parts)](
         call.q, call.k, call.v, nothing if bias is None else bias, nothing if mask is None else mask,
         call.positions, call.positions if call.rows is None else call.rows, nothing if flags is None else flags,
         out, lse, values, first_key, broken,
@@ -153,16 +163,16 @@ def launch(
         BM=tile.rows, BN=tile.keys, WIDE=width(call.q.shape[3]), WIDE_V=width(call.v.shape[3]),
         GEOMETRY=call.causal or call.window > 0, MASK=mask is not None, BIAS=bias is not None,
         SOFTCAP=call.softcap > 0, PARTS=call.q.dtype != call.k.dtype, ROWS=call.rows is not None,
-        FLAGGED=flags is not None, RUN=run, OUTPUT=output is not None, STATS=fields is not None, PRECISION=precision(call),
-        num_warps=tile.warps, num_stages=tile.stages,
+        FLAGGED=flags is not None, EARLY=early, RUN=run, OUTPUT=output is not None, STATS=fields is not None,
+        PRECISION=precision(call), num_warps=tile.warps, num_stages=tile.stages, launch_pdl=early,
     )  # fmt: skip
 
 
 def merge(parts: Fields, into: Fields, splits: int) -> None:
     """Fields of disjoint sets of keys brought together."""
-    total, size = into.first_key.numel(), triton.next_power_of_2(splits)
+    total, size = into.first_key.numel(), power_of_2(splits)
     block = max(1, min(32, 512 // size))
-    attend_kernel.merge[(triton.cdiv(total, block),)](
+    attend_kernel.merge[(pieces(total, block),)](
         parts.values, parts.first_key, into.values, into.first_key, into.broken, splits, total,
         PARTS=size, BLOCK=block, num_warps=4,
     )  # fmt: skip

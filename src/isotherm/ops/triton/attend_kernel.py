@@ -8,6 +8,7 @@ may be a sample, and the keys of a row may be split over several programs, whose
 
 import triton
 import triton.language as tl
+from triton.language.extra.cuda import gdc_wait
 
 LN2 = tl.constexpr(0.6931471805599453)
 LOG2E = tl.constexpr(1.4426950408889634)
@@ -205,12 +206,14 @@ def attend(q_ptr, k_ptr, v_ptr, bias_ptr, mask_ptr, positions, rows_ptr, flags, 
            queries, keys, D, DV, hq, groups, behind, ahead, scale, softcap, split_keys, total_rows, heads,
            BM: tl.constexpr, BN: tl.constexpr, WIDE: tl.constexpr, WIDE_V: tl.constexpr, GEOMETRY: tl.constexpr,
            MASK: tl.constexpr, BIAS: tl.constexpr, SOFTCAP: tl.constexpr, PARTS: tl.constexpr, ROWS: tl.constexpr,
-           FLAGGED: tl.constexpr, RUN: tl.constexpr, OUTPUT: tl.constexpr, STATS: tl.constexpr,
+           FLAGGED: tl.constexpr, EARLY: tl.constexpr, RUN: tl.constexpr, OUTPUT: tl.constexpr, STATS: tl.constexpr,
            PRECISION: tl.constexpr):  # fmt: skip
     """RUN blocks of rows over the keys of split `program_id(1)`; if FLAGGED, only those of them that are."""
     total = tl.cdiv(queries, BM) * heads
     start, flags = tl.program_id(0) * RUN, flags + tl.program_id(1).to(tl.int64) * total
     end = tl.minimum(start + RUN, total)
+    if EARLY:
+        gdc_wait()
     if FLAGGED:
         at = start + tl.arange(0, RUN)
         if tl.max(tl.load(flags + at, mask=at < total, other=0).to(tl.int32), 0) == 0:

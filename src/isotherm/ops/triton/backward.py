@@ -4,11 +4,10 @@
 from typing import NamedTuple
 
 import torch
-import triton
 from torch import Tensor
 
 from isotherm.ops.triton import backward_kernel
-from isotherm.ops.triton.attend import Blocks, Call, blocks, precision, shared_strides, width
+from isotherm.ops.triton.attend import Blocks, Call, blocks, pieces, precision, shared_strides, width
 
 
 class Gradients(NamedTuple):
@@ -84,11 +83,11 @@ def own(
         "SOFTCAP": call.softcap > 0, "PARTS": call.q.dtype != call.k.dtype, "PRECISION": precision(call),
         "num_warps": tile.warps, "num_stages": 1,
     }  # fmt: skip
-    backward_kernel.rows[(triton.cdiv(t, tile.rows) * b * h,)](
+    backward_kernel.rows[(pieces(t, tile.rows) * b * h,)](
         *tensors, d_q, nothing if d_bias is None else d_bias, *strides, *shared_strides(d_bias), *sizes,
         D_BIAS=0 if d_bias is None else 1 + shared, **options,
     )  # fmt: skip
-    backward_kernel.columns[(triton.cdiv(s, tile.keys) * b * call.k.shape[1],)](
+    backward_kernel.columns[(pieces(s, tile.keys) * b * call.k.shape[1],)](
         *tensors, d_k, d_v, *strides, *sizes, **options
     )
     return Gradients(d_q, d_k, d_v, d_bias)

@@ -7,12 +7,11 @@ from math import e, log2
 from typing import Any, NamedTuple
 
 import torch
-import triton
 from torch import Tensor
 from triton.tools.tensor_descriptor import TensorDescriptor
 
 from isotherm.ops.triton import attend, dense_kernel, finish_kernel, gram_kernel
-from isotherm.ops.triton.attend import Call
+from isotherm.ops.triton.attend import Call, pieces
 from isotherm.ops.triton.fields import Fields
 
 ROOM = {torch.bfloat16: 2.0**50, torch.float16: 2.0**12}
@@ -21,35 +20,42 @@ GRAM = 25 << 19
 """Bytes that the sums of the keys may take under causality."""
 SUMMED = (torch.bfloat16,)
 """Precisions whose range holds sums over all keys."""
-LEAST_KEYS = 256
-"""Keys of a chunk are a multiple of this: as many as the matrix units add up at a time."""
-LONG, LONGER = 2048, 8192
-"""Keys from which sums of them pay: the second under causality, and where products dominate and there is no output."""
+LEAST_KEYS, AT_A_TIME = 256, 128
+"""Keys of a chunk are a multiple of the first; the matrix units add up the second at a time."""
+LONG, LONGER, LONGEST = 2048, 4096, 8192
+"""Keys from which sums of them pay: without causality, and under it, with output and without."""
 LEAST_CHUNKS = 8
 """Chunks from which they pay under causality: with fewer, too many keys lie beyond a row's last whole chunk."""
-GRAM_PROGRAMS = 512
-"""Programs among which the keys are shared out when they are summed."""
+GRAM_PROGRAMS = 64
+"""Programs among which the keys are shared out when they are summed: few enough to leave room for the next kernel."""
 SECTION = 36 << 20
 """Bytes of keys and values worked on together under causality: what stays in the cache."""
+MOST_PROGRAMS = 32768
+"""Along the second dimension of a grid; CUDA takes twice as many."""
 
 
 class Tuning(NamedTuple):
-    """Rows × keys of a tile, blocks of keys in flight, warps. Measured on an H200; see LOG.md."""
+    """Rows × keys of a tile, blocks of keys in flight, warps, registers, keys looked at together. Measured; see LOG.md."""
 
     rows: int
     keys: int
     stages: int
     warps: int
     registers: int | None = None
+    piece: int | None = None
 
 
 OUTPUT = {
-    False: {32: Tuning(64, 128, 2, 4, 168), 64: Tuning(64, 128, 2, 4, 168), 128: Tuning(128, 64, 3, 8)},
-    True: {32: Tuning(64, 64, 2, 4, 128), 64: Tuning(64, 64, 2, 4, 128), 128: Tuning(128, 64, 3, 8)},
+    False: {32: Tuning(64, 128, 2, 4, 168), 64: Tuning(64, 128, 2, 4, 168, 64), 128: Tuning(128, 64, 3, 8)},
+    True: {32: Tuning(64, 64, 2, 4, 128), 64: Tuning(64, 64, 2, 4, 128, 16), 128: Tuning(128, 64, 3, 8)},
 }
 STATISTICS = {
-    False: {32: Tuning(64, 128, 3, 4, 128), 64: Tuning(64, 128, 3, 4, 128), 128: Tuning(128, 128, 2, 8, 128)},
-    True: {32: Tuning(64, 64, 3, 4, 96), 64: Tuning(64, 64, 3, 4, 96), 128: Tuning(64, 64, 2, 4, 128)},
+    False: {
+        32: Tuning(64, 128, 2, 4, 128, 32),
+        64: Tuning(64, 128, 2, 4, 128, 32),
+        128: Tuning(128, 128, 2, 8, 128, 32),
+    },
+    True: {32: Tuning(64, 128, 2, 4, 128), 64: Tuning(64, 128, 2, 4, 128), 128: Tuning(64, 64, 2, 4, 112, 16)},
 }
 SAMPLED = {32: Tuning(64, 64, 3, 4, 128), 64: Tuning(64, 64, 3, 4, 128), 128: Tuning(64, 128, 2, 4, 168)}
 """Tiles by head dimension, and by causality."""
@@ -96,19 +102,17 @@ def run(call: Call, *, output: tuple[Tensor, Tensor] | None, fields: Fields) -> 
     tuning = (whole if call.rows is None else SAMPLED)[d]
     cut = attend.Split(1, s) if output is not None else attend.split(call, tuning.rows, tuning.keys)
     into = fields if cut.parts == 1 else Fields.empty(call.shape, call.q.device, parts=cut.parts)
-    flags = torch.empty(cut.parts * b * h * triton.cdiv(t, 64), dtype=torch.int8, device=call.q.device)
+    flags = torch.empty(cut.parts * b * h * pieces(t, 64), dtype=torch.int8, device=call.q.device)
     factor, high, low = units(call.scale)
-    section = max(1, min(b * h, SECTION // (4 * s * d))) if call.causal else b * h
     raw = into.values.view(torch.float32)
-    long = LONGER if call.causal or (d == 128 and output is None) else LONG
-    sums = sums_of_keys(call, raw) if cut.parts == 1 and s >= long else Sums(call.k, call.k)
+    sums = sums_of_keys(call, raw) if cut.parts == 1 and _pays(call, output is not None) else Sums(call.k, call.k)
     parts, centre, chunk, kept = sums
     early = overlaps(call)
     numbers = h, call.groups, factor, b * h * t
     if output is not None and d == 128 and call.q.is_cuda and _generation(call.q.device) == 9:
         from isotherm.ops.triton.hopper_kernel import hopper
 
-        blocks = triton.cdiv(t, 128)
+        blocks = pieces(t, 128)
         hopper[(min(_processors(call.q.device), blocks * b * h),)](
             _swizzled(call.q, 64), _swizzled(call.k, 128), _swizzled(call.v, 128), _swizzled(parts, 128),
             _swizzled(output[0], 64), call.k, *call.k.stride()[:2], raw, call.positions, centre,
@@ -116,28 +120,50 @@ def run(call: Call, *, output: tuple[Tensor, Tensor] | None, fields: Fields) -> 
             CAUSAL=call.causal, CHUNKS=chunk > 0, num_warps=4, launch_pdl=early and chunk > 0,
         )  # fmt: skip
     else:
-        blocks = triton.cdiv(t, tuning.rows)
-        dense_kernel.dense[(blocks * b * h, cut.parts)](
-            tiles(call.q, tuning.rows), tiles(call.k, tuning.keys), tiles(call.v, tuning.keys),
-            tiles(call.q if output is None else output[0], tuning.rows), call.q,
-            call.positions if call.rows is None else call.rows, *call.q.stride()[:3], call.k, *call.k.stride()[:3],
-            raw, call.positions, parts, centre, t, s, blocks, b * h, section, *numbers,
-            triton.cdiv(cut.keys, tuning.keys), chunk, kept, D=d, BM=tuning.rows, BN=tuning.keys, STAGES=tuning.stages,
-            CAUSAL=call.causal, OUTPUT=output is not None, ROWS=call.rows is not None, CHUNKS=chunk > 0, EARLY=early,
+        blocks = pieces(t, tuning.rows)
+        q, k = tiles(call.q, tuning.rows), tiles(call.k, tuning.keys)
+        dense_kernel.dense[_grid(call, blocks * cut.parts)](
+            q, k, *((k, q) if output is None else (tiles(call.v, tuning.keys), tiles(output[0], tuning.rows))), call.q,
+            call.positions if call.rows is None else call.rows, *call.q.stride()[:3],
+            raw, call.positions, parts, centre, t, s, blocks, b * h, *numbers,
+            pieces(cut.keys, tuning.keys), chunk, kept, D=d, BM=tuning.rows, BN=tuning.keys,
+            PIECE=tuning.piece or tuning.keys, STAGES=tuning.stages, CAUSAL=call.causal, OUTPUT=output is not None,
+            ROWS=call.rows is not None, SPLIT=cut.parts > 1, CHUNKS=chunk > 0, EARLY=early,
             num_warps=tuning.warps, maxnreg=tuning.registers, launch_pdl=early and chunk > 0,
         )  # fmt: skip
-    finish_kernel.finish[(triton.cdiv(t, 256) * b * h, cut.parts)](
+    finish_kernel.finish[(pieces(t, 256) * b * h, cut.parts)](
         raw, into.values, into.first_key, into.broken, flags, raw if output is None else output[1],
         t, factor, high, low, b * h * t, cut.keys,
-        BM=256, OUTPUT=output is not None, CHUNKS=chunk > 0, LIMIT=ROOM[call.q.dtype], num_warps=4,
+        BM=256, OUTPUT=output is not None, CHUNKS=chunk > 0, LIMIT=ROOM[call.q.dtype], EARLY=early, num_warps=4,
+        launch_pdl=early,
     )  # fmt: skip
     attend.again(call, cut, flags, output=output, fields=into)
     if into is not fields:
         attend.merge(into, fields, cut.parts)
 
 
+def _pays(call: Call, output: bool) -> bool:
+    """Whether sums of the keys are worth their making."""
+    if not call.causal:
+        return call.k.shape[2] >= LONG
+    return call.k.shape[2] >= LONGER if output else call.k.shape[2] >= LONGEST and call.q.shape[3] < 128
+
+
+def _grid(call: Call, blocks: int) -> tuple[int, int, int]:
+    """Programs of the fast kernel. The blocks of a head follow each other, so that its keys stay in the cache.
+
+    Under causality the longest rows come first: of as many heads as fit the cache.
+    """
+    heads = call.q.shape[0] * call.q.shape[1]
+    if call.causal:
+        section = max(1, min(heads, SECTION // (4 * call.k.shape[2] * call.q.shape[3])))
+        return section, blocks, pieces(heads, section)
+    across = min(heads, MOST_PROGRAMS)
+    return blocks, across, pieces(heads, across)
+
+
 class Sums(NamedTuple):
-    """What `gram_kernel.fold` makes of the keys, up to every `chunk` of them (`kept` times) or of all (once).
+    """What `gram_kernel` makes of the keys, up to every `chunk` of them (`kept` times) or of all (once).
 
     A chunk of 0 means none, and the tensors are there to fill places.
     """
@@ -149,7 +175,7 @@ class Sums(NamedTuple):
 
 
 def overlaps(call: Call) -> bool:
-    """Whether a kernel may begin while the one before it still sums keys."""
+    """Whether a kernel may begin while the one before it still runs."""
     return call.k.is_cuda
 
 
@@ -158,23 +184,21 @@ def sums_of_keys(call: Call, scratch: Tensor) -> Sums:
     (b, hkv, s, d), k, early = call.k.shape, call.k, overlaps(call)
     if 2 * call.q.shape[2] < s or call.rows is not None or k.dtype not in SUMMED:
         return Sums(call.k, call.k)
-    wanted = GRAM // (b * hkv * (6 * d + 8) * d) if call.causal else triton.cdiv(GRAM_PROGRAMS, b * hkv)
+    wanted = GRAM // (b * hkv * (6 * d + 8) * d) if call.causal else pieces(GRAM_PROGRAMS, b * hkv)
     chunks = min(wanted, s // LEAST_KEYS, scratch.numel() // (b * hkv * d * d))
     if chunks < (LEAST_CHUNKS if call.causal else 1):
         return Sums(call.k, call.k)
     chunk = s // 2 ** int(log2(chunks)) // LEAST_KEYS * LEAST_KEYS
     chunks = s // chunk
     kept = chunks if call.causal else 1
-    first = torch.empty(b * hkv, chunks, d, device=k.device)
+    shared, rows = chunks > 1, min(LEAST_KEYS, AT_A_TIME)
+    done = torch.zeros(b * hkv, dtype=torch.int32, device=k.device) if shared else k
+    first = torch.empty(b * hkv, chunks, d, device=k.device) if shared else k
     parts = torch.empty(b * hkv, kept, 3 * d, d, dtype=k.dtype, device=k.device)
     centre = torch.empty(b * hkv, kept, 2, d, device=k.device)
     gram_kernel.gram[(b * hkv, chunks)](
-        k, scratch, first, *k.stride()[:3], hkv, chunk, chunks,
-        D=d, BN=LEAST_KEYS, STAGES=2 if d < 128 else 3, EARLY=early, num_warps=4 if d < 128 else 8,
-    )  # fmt: skip
-    gram_kernel.fold[(b * hkv, d // 16)](
-        scratch, first, parts, centre, chunk, chunks, D=d, BR=16, EVERY=call.causal, EARLY=early, num_warps=4,
-        launch_pdl=early,
+        tiles(k, rows), scratch, first, done, parts, centre, hkv, chunk, chunks,
+        D=d, BN=rows, STAGES=2, SHARED=shared, EVERY=call.causal, EARLY=early, num_warps=4 if d < 128 else 8,
     )  # fmt: skip
     return Sums(parts, centre, chunk, kept)
 

@@ -15,27 +15,84 @@ What keeps the softmax small beside the two matrix products:
 
 import triton
 import triton.language as tl
-from triton.language.extra.cuda import gdc_wait
+from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 HIDDEN = tl.constexpr(-16384.0)
 
 
 @triton.jit
-def _weigh(s, column, limit, factor, reference, BM: tl.constexpr, BN: tl.constexpr, MASKED: tl.constexpr):
-    """A block's weights, and per lane: the largest, Σw, Σw², Σwt, Σt, Σt²; each [BM, 8]."""
+def halves(x, BM: tl.constexpr, BN: tl.constexpr):
+    """The first and the second half of a tile's columns; they stay in the registers they are in."""
+    return tl.split(x.reshape(BM, 2, BN // 2).permute(0, 2, 1))
+
+
+@triton.jit
+def _first(s, BM: tl.constexpr, BN: tl.constexpr):
+    """The first 16 columns."""
+    if BN == 16:
+        return s
+    else:  # noqa: RET505 (the compiler follows both ways out otherwise)
+        s, _ = halves(s, BM, BN)
+        return _first(s, BM, BN // 2)
+
+
+@triton.jit
+def _weigh(s, column, limit, factor, reference, MASKED: tl.constexpr):
+    """Weights, their exponents, and the same with hidden keys at 0."""
     t = s * factor - reference[:, None]
     u = t
     if MASKED:
         seen = column[None, :] <= limit[:, None]
         t = tl.where(seen, t, HIDDEN)
         u = tl.where(seen, t, 0.0)
-    w = tl.exp2(t)
-    w3 = w.reshape(BM, BN // 8, 8)
-    t3 = t.reshape(BM, BN // 8, 8)
-    u3 = u.reshape(BM, BN // 8, 8)
-    big = tl.max(w3.to(tl.int32, bitcast=True), 1)
-    total, total2, cross = tl.sum(w3, 1), tl.sum(w3 * w3, 1), tl.sum(w3 * t3, 1)
-    return w, big, total, total2, cross, tl.sum(u3, 1), tl.sum(u3 * u3, 1)
+    return tl.exp2(t), t, u
+
+
+@triton.jit
+def _add(w, t, u, big, total, total2, cross, sums, squares, BM: tl.constexpr, BN: tl.constexpr, MOMENTS: tl.constexpr):
+    """The sums with a tile's part added, eight columns after another: one instruction each, with no sum of the tile alone."""
+    w, x = halves(w, BM, BN)
+    t, y = halves(t, BM, BN)
+    u, z = halves(u, BM, BN)
+    if BN == 16:
+        big = tl.maximum(big, tl.maximum(w.to(tl.int32, bitcast=True), x.to(tl.int32, bitcast=True)))
+        total = total + w + x
+        total2 = tl.fma(x, x, tl.fma(w, w, total2))
+        cross = tl.fma(x, y, tl.fma(w, t, cross))
+        if MOMENTS:
+            sums = sums + u + z
+            squares = tl.fma(z, z, tl.fma(u, u, squares))
+    else:
+        big, total, total2, cross, sums, squares = _add(
+            w, t, u, big, total, total2, cross, sums, squares, BM, BN // 2, MOMENTS
+        )
+        big, total, total2, cross, sums, squares = _add(
+            x, y, z, big, total, total2, cross, sums, squares, BM, BN // 2, MOMENTS
+        )
+    return big, total, total2, cross, sums, squares
+
+
+@triton.jit
+def _look(s, column, limit, factor, reference, big, total, total2, cross, sums, squares, BM: tl.constexpr,
+          BN: tl.constexpr, PIECE: tl.constexpr, MASKED: tl.constexpr, MOMENTS: tl.constexpr):  # fmt: skip
+    """A tile's weights, and the sums with its part added; PIECE columns after another."""
+    if BN > PIECE:
+        s, rest = halves(s, BM, BN)
+        w, big, total, total2, cross, sums, squares = _look(
+            s, column, limit, factor, reference, big, total, total2, cross, sums, squares, BM, BN // 2, PIECE, MASKED,
+            MOMENTS,
+        )  # fmt: skip
+        x, big, total, total2, cross, sums, squares = _look(
+            rest, column + BN // 2, limit, factor, reference, big, total, total2, cross, sums, squares, BM, BN // 2,
+            PIECE, MASKED, MOMENTS,
+        )  # fmt: skip
+        w = tl.join(w, x).permute(0, 2, 1).reshape(BM, BN)
+    else:
+        w, t, u = _weigh(s, column + tl.arange(0, BN), limit, factor, reference, MASKED)
+        big, total, total2, cross, sums, squares = _add(
+            w, t, u, big, total, total2, cross, sums, squares, BM, BN, MOMENTS
+        )
+    return w, big, total, total2, cross, sums, squares
 
 
 @triton.jit
@@ -58,10 +115,19 @@ def with_sums(q_desc, parts, centre, b, h, block, place, BM: tl.constexpr, D: tl
 
 
 @triton.jit
-def _keep(raw, n, pair: tl.constexpr, first, second, inside):
+def _keep_pair(raw, first, second, inside):
     """Two values of a row, where `finish_kernel` looks for them."""
     half = tl.arange(0, 2)[None, :]
-    tl.store(raw[:, None] + 2 * pair * n + half, tl.join(first, second), mask=inside[:, None] & (half < 2))
+    tl.store(raw[:, None] + half, tl.join(first, second), mask=inside[:, None])
+
+
+@triton.jit
+def _keep(raw, n, a, b, c, d, e, f, g, h, inside):
+    """Eight values of a row, where `finish_kernel` looks for them; all at once, to exchange lanes once."""
+    ab_cd, ef_gh = tl.join(tl.join(a, b), tl.join(c, d)), tl.join(tl.join(e, f), tl.join(g, h))
+    half, pair, four = tl.arange(0, 2)[None, :, None, None], tl.arange(0, 2)[None, None, :, None], tl.arange(0, 2)
+    at = raw[:, None, None, None] + half + (pair + 2 * four[None, None, None, :]) * (2 * n)
+    tl.store(at, tl.join(ab_cd, ef_gh), mask=inside[:, None, None, None])
 
 
 @triton.jit(
@@ -73,27 +139,34 @@ def _keep(raw, n, pair: tl.constexpr, first, second, inside):
         "keys",
         "blocks",
         "heads",
-        "section",
         "hq",
-        "groups",
         "total_rows",
     ]
 )
-def dense(q_desc, k_desc, v_desc, out_desc, q_ptr, rows_ptr, q_sb, q_sh, q_st, k_ptr, k_sb, k_sh, k_st,
-          raw, positions, parts, centre, queries, keys, blocks, heads, section, hq, groups,
+def dense(q_desc, k_desc, v_desc, out_desc, q_ptr, rows_ptr, q_sb, q_sh, q_st,
+          raw, positions, parts, centre, queries, keys, blocks, heads, hq, groups,
           factor, total_rows, split_tiles, chunk, kept,
-          D: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, STAGES: tl.constexpr, CAUSAL: tl.constexpr,
-          OUTPUT: tl.constexpr, ROWS: tl.constexpr, CHUNKS: tl.constexpr, EARLY: tl.constexpr):  # fmt: skip
-    """One block of BM rows of one head, over the keys of split `program_id(1)`; its sums go to `raw`, for `finish_kernel`."""
-    index = tl.program_id(0)
+          D: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, PIECE: tl.constexpr, STAGES: tl.constexpr,
+          CAUSAL: tl.constexpr, OUTPUT: tl.constexpr, ROWS: tl.constexpr, SPLIT: tl.constexpr, CHUNKS: tl.constexpr,
+          EARLY: tl.constexpr):  # fmt: skip
+    """One block of BM rows of one head, over the keys of one split; its sums go to `raw`, for `finish_kernel`.
+
+    Which one is told by the program's place in the grid, without a division: blocks of rows, heads and sections of heads.
+    """
+    if EARLY:
+        gdc_launch_dependents()
     if CAUSAL:  # heads in sections that fit the cache; in each the longest rows first
-        lead = index // (section * blocks) * section
-        left, within = index - lead * blocks, tl.minimum(section, heads - lead)
-        block = left // within
-        block, head = blocks - 1 - block, lead + left - block * within
+        head = tl.program_id(2) * tl.num_programs(0) + tl.program_id(0)
+        block = tl.num_programs(1) - 1 - tl.program_id(1)
     else:
-        head = index // blocks
-        block = index - head * blocks
+        head = tl.program_id(2) * tl.num_programs(1) + tl.program_id(1)
+        block = tl.program_id(0)
+    if head >= heads:
+        return
+    split = 0
+    if SPLIT:
+        split = block // blocks
+        block -= split * blocks
     b = head // hq
     h = head - b * hq
     hk = h // groups
@@ -106,39 +179,37 @@ def dense(q_desc, k_desc, v_desc, out_desc, q_ptr, rows_ptr, q_sb, q_sh, q_st, k
         source = tl.load(rows_ptr + source)
     if CAUSAL:
         limit = tl.minimum(limit, tl.load(positions + source).to(tl.int32))
-        seen = tl.maximum(tl.max(limit, 0) + 1, 1)
-        whole = tl.maximum(tl.min(limit, 0) + 1, 0) // BN
-    split = tl.program_id(1)
+        if ROWS:
+            first, last = tl.min(limit, 0), tl.max(limit, 0)
+        else:  # positions ascend
+            first = tl.minimum(tl.load(positions + block * BM).to(tl.int32), keys - 1)
+            last = tl.minimum(tl.load(positions + tl.minimum(block * BM + BM, queries) - 1).to(tl.int32), keys - 1)
+        seen = tl.maximum(last + 1, 1)
+        whole = tl.maximum(first + 1, 0) // BN
     start_tile = split * split_tiles
     tiles = tl.minimum((seen + BN - 1) // BN, start_tile + split_tiles)
     whole = tl.minimum(tl.maximum(whole, start_tile), start_tile + split_tiles)
-    ahead = tl.arange(0, BN)
     n = total_rows.to(tl.int64)
-    raw += split.to(tl.int64) * 16 * n + 2 * (head.to(tl.int64) * queries + rows)
+    raw += 2 * (head.to(tl.int64) * queries + rows)
+    if SPLIT:
+        raw += split.to(tl.int64) * 16 * n
+    nothing = tl.zeros([BM], tl.float32)
     if CAUSAL and ROWS:
         if start_tile >= tiles:  # these rows end before this split begins
-            nothing = tl.zeros([BM], tl.float32)
-            _keep(raw, n, 2, nothing, nothing, inside)
-            _keep(raw, n, 3, nothing, nothing, inside)
-            _keep(raw, n, 4, (nothing.to(tl.int32) - 1).to(tl.float32, bitcast=True), nothing, inside)
+            none = (nothing.to(tl.int32) - 1).to(tl.float32, bitcast=True)
+            _keep(raw, n, nothing, nothing, nothing, nothing, nothing, nothing, nothing, nothing, inside)
+            _keep_pair(raw + 8 * n, none, nothing, inside)
             return
-
-    # The first 16 keys give the reference, and the first of them the sink's logit.
-    few, wide = tl.arange(0, 16), tl.arange(0, D)
-    at = k_ptr + b.to(tl.int64) * k_sb + hk.to(tl.int64) * k_sh
-    first_keys = tl.load(at + tl.minimum(few, keys - 1)[:, None] * k_st + wide[None, :])
+    reference, sink = nothing, nothing
+    big, total = tl.zeros([BM, 8], tl.int32), tl.zeros([BM, 8], tl.float32)
+    total2, cross, sums, squares = total, total, total, total
+    o = tl.zeros([BM, D], tl.float32)
     if ROWS:
+        wide = tl.arange(0, D)
         q_at = q_ptr + b.to(tl.int64) * q_sb + h.to(tl.int64) * q_sh + source[:, None] * q_st + wide[None, :]
         q = tl.load(q_at)
     else:
         q = q_desc.load([b, h, block * BM, 0]).reshape(BM, D)
-    start = tl.dot(q, first_keys.T)
-    sink = tl.sum(tl.where(few[None, :] == 0, start, 0.0), 1)
-    reference = tl.max(tl.where(few[None, :] <= limit[:, None], start, float("-inf")), 1)
-    reference = tl.where(reference > float("-inf"), reference, 0.0) * factor
-    big, total = tl.zeros([BM, 8], tl.int32), tl.zeros([BM, 8], tl.float32)
-    total2, cross, sums, squares = total, total, total, total
-    o = tl.zeros([BM, D], tl.float32)
     # Whole chunks of keys first, whose moments `gram_kernel` has; then whole blocks; then blocks some rows see part of.
     known = start_tile
     if CHUNKS:
@@ -148,11 +219,15 @@ def dense(q_desc, k_desc, v_desc, out_desc, q_ptr, rows_ptr, q_sb, q_sh, q_st, k
         end = known if part == 0 else (whole if part == 1 else tiles)
         for i in tl.range(begin, end, num_stages=STAGES):
             s = tl.dot(q, k_desc.load([b, hk, i * BN, 0]).reshape(BN, D).T)
-            w, more, a, c, d, e, f = _weigh(s, i * BN + ahead, limit, factor, reference, BM, BN, part == 2)
-            big = tl.maximum(big, more)
-            total, total2, cross = total + a, total2 + c, cross + d
-            if part > 0:
-                sums, squares = sums + e, squares + f
+            if i == start_tile:  # the first 16 keys give the reference, and the first of them the sink's logit
+                few, column = _first(s, BM, BN), tl.arange(0, 16)[None, :]
+                sink = tl.sum(tl.where(column == 0, few, 0.0), 1)
+                reference = tl.max(tl.where(start_tile * BN + column <= limit[:, None], few, float("-inf")), 1)
+                reference = tl.where(reference > float("-inf"), reference, 0.0) * factor
+            w, big, total, total2, cross, sums, squares = _look(
+                s, i * BN, limit, factor, reference, big, total, total2, cross, sums, squares,
+                BM, BN, PIECE, part == 2, part > 0,
+            )  # fmt: skip
             if OUTPUT:
                 v = v_desc.load([b, hk, i * BN, 0]).reshape(BN, D)
                 o = tl.dot(w.to(v.dtype), v, o)
@@ -166,16 +241,15 @@ def dense(q_desc, k_desc, v_desc, out_desc, q_ptr, rows_ptr, q_sb, q_sh, q_st, k
     if CHUNKS and EARLY:
         gdc_wait()  # the sums of the keys lay where the values go
     direct = limit + 1 - (known - start_tile) * BN
-    _keep(raw, n, 0, reference, tl.max(big, 1).to(tl.float32, bitcast=True), inside)
-    _keep(raw, n, 1, total, tl.sum(total2, 1), inside)
-    _keep(raw, n, 2, tl.sum(cross, 1), sink, inside)
-    _keep(raw, n, 3, tl.sum(sums, 1), tl.sum(squares, 1), inside)
-    _keep(raw, n, 4, limit.to(tl.float32, bitcast=True), direct.to(tl.float32, bitcast=True), inside)
+    largest, total2, cross = tl.max(big, 1).to(tl.float32, bitcast=True), tl.sum(total2, 1), tl.sum(cross, 1)
+    _keep(raw, n, reference, largest, total, total2, cross, sink, tl.sum(sums, 1), tl.sum(squares, 1), inside)
+    limit, direct = limit.to(tl.float32, bitcast=True), direct.to(tl.float32, bitcast=True)
     if CHUNKS:
-        along, reach, square = tl.zeros([BM], tl.float32), tl.zeros([BM], tl.float32), tl.zeros([BM], tl.float32)
+        along, reach, square = nothing, nothing, nothing
         if known > 0:
             kv = (b * (hq // groups) + hk).to(tl.int64)
             place = kv * kept + tl.minimum(known * BN // chunk, kept) - 1
             along, reach, square = with_sums(q_desc, parts, centre, b, h, block, place, BM, D)
-        _keep(raw, n, 5, along, reach, inside)
-        _keep(raw, n, 6, square, square, inside)
+        _keep(raw + 8 * n, n, limit, direct, along, reach, square, nothing, nothing, nothing, inside)
+    else:
+        _keep_pair(raw + 8 * n, limit, direct, inside)

@@ -7,6 +7,7 @@ half i % 2 of field i // 2, so that nobody overwrites what another still reads.
 
 import triton
 import triton.language as tl
+from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 LN2 = tl.constexpr(0.6931471805599453)
 NOTHING = tl.constexpr(-1e300)
@@ -17,8 +18,8 @@ DOUBT = tl.constexpr(2.0**-10)
 
 
 @triton.jit
-def _value(raw, n, i: tl.constexpr, inside):
-    return tl.load(raw + (i // 2) * 2 * n + i % 2, mask=inside, other=0.0)
+def _pair(raw, n, i: tl.constexpr, inside):
+    return tl.split(tl.load(raw[:, None] + i * 2 * n + tl.arange(0, 2)[None, :], mask=inside[:, None], other=0.0))
 
 
 @triton.jit
@@ -49,27 +50,33 @@ def merged(mean, spread, direct, seen, along, reach, square, scale):
 
 @triton.jit(do_not_specialize=["queries", "total_rows", "split_keys"])
 def finish(raw, fields, first_key, broken, flags, lse_ptr, queries, factor, unit_high, unit_low, total_rows, split_keys,
-           BM: tl.constexpr, OUTPUT: tl.constexpr, CHUNKS: tl.constexpr, LIMIT: tl.constexpr):  # fmt: skip
+           BM: tl.constexpr, OUTPUT: tl.constexpr, CHUNKS: tl.constexpr, LIMIT: tl.constexpr,
+           EARLY: tl.constexpr):  # fmt: skip
     """BM rows of a head and split. `unit` turns log₂ units into nats."""
+    if EARLY:
+        gdc_launch_dependents()
+        gdc_wait()
     blocks, n, split = tl.cdiv(queries, BM), total_rows.to(tl.int64), tl.program_id(1).to(tl.int64)
     head, block = (tl.program_id(0) // blocks).to(tl.int64), tl.program_id(0) % blocks
     rows = block * BM + tl.arange(0, BM)
     inside = rows < queries
     at = head * queries + rows
     raw, fields = raw + split * 16 * n + 2 * at, fields + split * 8 * n + at
-    reference, big, total = _value(raw, n, 0, inside), _value(raw, n, 1, inside), _value(raw, n, 2, inside)
-    total2, cross, sink = _value(raw, n, 3, inside), _value(raw, n, 4, inside), _value(raw, n, 5, inside)
-    sums, squares = _value(raw, n, 6, inside), _value(raw, n, 7, inside)
+    reference, big = _pair(raw, n, 0, inside)
+    total, total2 = _pair(raw, n, 1, inside)
+    cross, sink = _pair(raw, n, 2, inside)
+    sums, squares = _pair(raw, n, 3, inside)
     # `limit` is the index of the last key the row sees; `direct` of the keys up to it are in sums and squares.
-    limit = _value(raw, n, 8, inside).to(tl.int32, bitcast=True)
-    direct = _value(raw, n, 9, inside).to(tl.int32, bitcast=True)
+    limit, direct = _pair(raw, n, 4, inside)
+    limit, direct = limit.to(tl.int32, bitcast=True), direct.to(tl.int32, bitcast=True)
     some = limit >= 0
     # float64 numbers cannot be passed to a kernel; two float32 parts can.
     unit = tl.full([BM], 0.0, tl.float64) + unit_high + unit_low
     scale, base = unit * factor, reference.to(tl.float64)
     mean, spread, blurred = moments(sums, squares, direct, base, unit, CHUNKS)
     if CHUNKS:
-        along, reach, square = _value(raw, n, 10, inside), _value(raw, n, 11, inside), _value(raw, n, 12, inside)
+        along, reach = _pair(raw, n, 5, inside)
+        square, _ = _pair(raw, n, 6, inside)
         mean, spread, doubtful = merged(mean, spread, direct, limit + 1, along, reach, square, scale)
         blurred |= doubtful
     blurred |= total - big < FROZEN * big  # nearly frozen: what is left beside the largest key has too few digits

@@ -1,5 +1,5 @@
 # mypy: ignore-errors
-# ruff: noqa: PLR0915, SIM102
+# ruff: noqa: PLR0915
 """What `dense_kernel` does, with Hopper's own scheduling (Gluon): for head dimension 128, where the products dominate.
 
 Two warpgroups work on 64 rows each and share the keys that one more warp fetches (TMA). They take turns at the matrix
@@ -230,6 +230,7 @@ def _work(WHICH: gl.constexpr, out_desc, q_smem, k_smem, v_smem, q_full, q_empty
         zero = gl.zeros([64], gl.float32, ROW)
         along, reach, square = zero, zero, zero
         if CHUNKS:
+            _await_sums()  # not only for them: they lay where the values go
             if known > 0:
                 for part in gl.static_range(3):
                     mbarrier.wait(k_full.index(at), phase)
@@ -249,8 +250,6 @@ def _work(WHICH: gl.constexpr, out_desc, q_smem, k_smem, v_smem, q_full, q_empty
         inside = rows < queries
         n = total_rows
         to = raw + 2 * (head.to(gl.int64) * queries + rows)
-        if CHUNKS:
-            _await_sums()  # they lay where the values go
         _keep(to, n, 0, reference, inside, ROW)
         _keep(to, n, 1, gl.max(big, 1).to(gl.float32, bitcast=True), inside, ROW)
         _keep(to, n, 2, total, inside, ROW)
@@ -268,6 +267,7 @@ def _work(WHICH: gl.constexpr, out_desc, q_smem, k_smem, v_smem, q_full, q_empty
         tma.store_wait(0)
         mbarrier.arrive(q_empty.index(place), count=1)
         slot, half = _step(slot, half)
+    gl.inline_asm_elementwise("griddepcontrol.launch_dependents; // $0", "=r", [], gl.int32, False, 1)
 
 
 @gluon.jit

@@ -6,13 +6,12 @@ from dataclasses import replace
 from itertools import pairwise
 
 import torch
-import triton
 
 from isotherm.ops.triton import attend, dense, octave_kernel, scales_kernel
-from isotherm.ops.triton.attend import Call, precision, shared_strides, width
+from isotherm.ops.triton.attend import Call, pieces, power_of_2, precision, shared_strides, width
 from isotherm.ops.triton.fields import Fields
 
-OCTAVE = {32: dense.Tuning(64, 64, 2, 4), 64: dense.Tuning(64, 64, 2, 4), 128: dense.Tuning(64, 64, 2, 4)}
+OCTAVE = {32: dense.Tuning(64, 128, 2, 4, 168), 64: dense.Tuning(64, 128, 2, 4, 168), 128: dense.Tuning(64, 64, 2, 4)}
 AT_ONCE = 8
 """Scales in one pass at most: beyond that the sums of a row no longer fit the registers."""
 
@@ -66,17 +65,17 @@ def _octaves(call: Call, lowest: float) -> list[Fields]:
     (b, h, t), d, s = call.shape, call.q.shape[3], call.k.shape[2]
     tile = OCTAVE[d]
     fields = Fields.empty(call.shape, call.q.device, parts=4)
-    flags = torch.empty(b * h * triton.cdiv(t, tile.rows), dtype=torch.int8, device=call.q.device)
+    flags = torch.empty(b * h * pieces(t, tile.rows), dtype=torch.int8, device=call.q.device)
     factor, high, low = dense.units(lowest)
-    pays = d < 128 and s >= (dense.LONGER if call.causal else dense.LONG)
+    pays = d < 128 and s >= (dense.LONGEST if call.causal else dense.LONG)
     sums = dense.sums_of_keys(call, fields.values.view(torch.float32)) if pays else dense.Sums(call.k, call.k)
     early = dense.overlaps(call)
-    octave_kernel.octave[(triton.cdiv(t, tile.rows) * b * h,)](
+    octave_kernel.octave[(pieces(t, tile.rows) * b * h,)](
         dense.tiles(call.q, tile.rows), dense.tiles(call.k, tile.keys), call.k, *call.k.stride()[:3],
         fields.values, fields.first_key, fields.broken, flags, call.positions, sums.parts, sums.centre,
-        t, s, triton.cdiv(t, tile.rows), b * h, h, call.groups, factor, high, low, b * h * t, sums.chunk, sums.kept,
+        t, s, pieces(t, tile.rows), b * h, h, call.groups, factor, high, low, b * h * t, sums.chunk, sums.kept,
         D=d, BM=tile.rows, BN=tile.keys, STAGES=tile.stages, CAUSAL=call.causal, CHUNKS=sums.chunk > 0, EARLY=early,
-        LIMIT=2.0**6, num_warps=tile.warps, launch_pdl=early and sums.chunk > 0,
+        LIMIT=6.0, num_warps=tile.warps, maxnreg=tile.registers, launch_pdl=early and sums.chunk > 0,
     )  # fmt: skip
     found = [fields.part(k) for k in range(4)]
     for k, part in enumerate(found):
@@ -93,14 +92,14 @@ def _pass(call: Call, scales: list[float]) -> list[Fields]:
     fields = Fields.empty((b, h, rows), call.q.device, parts=count * splits)
     mask = None if call.mask is None else call.mask.view(torch.uint8)
     step = octaves(scales)
-    scales_kernel.scales[(triton.cdiv(rows, tile.rows) * b * h, splits)](
+    scales_kernel.scales[(pieces(rows, tile.rows) * b * h, splits)](
         call.q, call.k, call.q if mask is None else mask, call.positions,
         call.positions if call.rows is None else call.rows,
         torch.tensor(scales, dtype=torch.float32).to(call.q.device, non_blocking=True),
         fields.values, fields.first_key, fields.broken, *call.q.stride(), *call.k.stride(), *shared_strides(mask),
         rows, call.k.shape[2], call.q.shape[3], h, call.groups, call.behind, call.ahead, cut.keys, splits,
         b * h * rows, BM=tile.rows, BN=tile.keys, WIDE=width(call.q.shape[3]), K=count,
-        PAD=triton.next_power_of_2(count), STEP=step, CHAIN=triton.cdiv(count, step),
+        PAD=power_of_2(count), STEP=step, CHAIN=pieces(count, step),
         GEOMETRY=call.causal or call.window > 0, MASK=mask is not None, PARTS=call.q.dtype != call.k.dtype,
         ROWS=call.rows is not None, PRECISION=precision(call), num_warps=tile.warps, num_stages=tile.stages,
     )  # fmt: skip
