@@ -230,7 +230,7 @@ def line(row: Row) -> str:
     return f"{shape} {row.task:24} {row.provider:10} {row.timing:6} {time_} {row.extra_mib:9.1f} MiB"
 
 
-def provenance(commit: str) -> dict[str, object]:
+def provenance(commit: str, rounds: int) -> dict[str, object]:
     """What ran where."""
     driver = subprocess.run(
         ["nvidia-smi", "--query-gpu=name,driver_version,clocks.max.sm", "--format=csv,noheader"],
@@ -248,7 +248,7 @@ def provenance(commit: str) -> dict[str, object]:
         "python": platform.python_version(),
         "commit": commit,
         "date": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
-        "command": " ".join(sys.argv),
+        "command": f"benchmarks/attention_gpu.py --commit {commit} --rounds {rounds}",
         "dtype": str(HALF),
     }
 
@@ -279,7 +279,7 @@ def main() -> None:
                     writer = csv.DictWriter(file, fieldnames=list(asdict(rows[0])))
                     writer.writeheader()
                     writer.writerows(asdict(row) for row in rows)
-    options.out.with_suffix(".json").write_text(json.dumps(provenance(options.commit), indent=2) + "\n")
+    options.out.with_suffix(".json").write_text(json.dumps(provenance(options.commit, options.rounds), indent=2) + "\n")
     for task in dict.fromkeys(row.task for row in rows):
         for timing in ("device", "call"):
             ratios = [r.against_cudnn for r in rows if (r.task, r.provider, r.timing) == (task, "isotherm", timing)]

@@ -61,7 +61,7 @@ def summarise(index: int, stats: RowStats) -> WhatIfLayer:
 def _under(capture: Capture, rule: Rule, index: int) -> tuple[Problem, Tensor | None]:
     problem, visibility = capture.problem, capture.problem.visibility
     rule = _at_layer(rule, index)
-    site = Site(problem.q.shape[3], problem.q.shape[1], visibility.positions, visibility.counts())
+    site = Site(problem.q.shape[3], problem.q.shape[1], visibility.positions, visibility.counts)
     resolved = rule.resolve(site)
     scale = problem.scale
     if any(isinstance(factor, SETS_THE_SCALE) for factor in factors(rule)):

@@ -100,7 +100,7 @@ class Attention(nn.Module):
         """What a rule may want to know: where each query stands, and how many keys it sees."""
         keys = k.shape[2]
         positions = torch.arange(keys - q.shape[2], keys, device=q.device)
-        return Site(self.head_dim, self.heads, positions, Visibility(positions, keys, causal, None, mask).counts())
+        return Site(self.head_dim, self.heads, positions, Visibility(positions, keys, causal, None, mask).counts)
 
 
 def fused(q: Tensor, k: Tensor, v: Tensor, *, scale: float, causal: bool, mask: Tensor | None) -> Tensor:

@@ -73,10 +73,10 @@ def attention(
         raise ArgumentError("impl", Text(f"one of {names}", f"{names} 之一"), got=repr(impl))
     alignment = check_causal(causal)
     first = 0 if alignment == "top-left" else k.shape[2] - q.shape[2]
-    positions = torch.arange(q.shape[2], device=q.device) + first
+    positions = torch.arange(first, first + q.shape[2], device=q.device)
     visibility = Visibility(positions, k.shape[2], alignment is not None, check_window(window), mask)
     chosen = check_rows(rows, q.shape[2], q.device)
-    resolved = _rule(scale).resolve(Site(q.shape[3], q.shape[1], positions, visibility.counts()))
+    resolved = _rule(scale).resolve(Site(q.shape[3], q.shape[1], positions, visibility.counts))
     problem = _fold(q, k, v, visibility, bias, resolved)
     measured = stats or rows is not None
     if resolved.sigmoid_bias is not None:

@@ -21,7 +21,8 @@ def unsupported(problem: Problem) -> Text | None:
         return Text("causal=True together with a mask or bias", "causal=True 与 mask 或 bias 并用")
     if visibility.mask is not None and problem.bias is not None:
         return Text("a mask together with a bias", "mask 与 bias 并用")
-    if visibility.causal and len(visibility.positions) and int(visibility.positions[0]) != 0:
+    queries = len(visibility.positions)  # as many as keys stand where the keys do: no need to look, and wait for a GPU
+    if visibility.causal and queries not in (0, visibility.keys) and int(visibility.positions[0]) != 0:
         return Text("bottom-right causal alignment with T ≠ S", "T ≠ S 时的右下对齐因果掩码")
     return None
 

@@ -39,17 +39,22 @@ class Site:
     """Where a rule is applied: one call of attention.
 
     `positions` [T] is each query's own position among the keys, from 0; `visible` [B or 1, Hq or 1, T] is how many keys
-    it sees.
+    it sees, counted only when a rule asks.
     """
 
     head_dim: int
     heads: int
     positions: Tensor
-    visible: Tensor
+    seen: Tensor | Callable[[], Tensor]
 
     def __post_init__(self) -> None:
         count("head_dim", self.head_dim)
         count("heads", self.heads)
+
+    @property
+    def visible(self) -> Tensor:
+        """Keys each query sees."""
+        return self.seen if isinstance(self.seen, Tensor) else self.seen()
 
     @classmethod
     def single(cls, head_dim: int, keys: int, heads: int = 1) -> "Site":

@@ -58,10 +58,11 @@ def eager(q, k, v, *, causal, scale):
 
 @pytest.mark.parametrize("size", [1.0, 5.6], ids=["logits near 4", "logits near 1e3"])
 @pytest.mark.parametrize("causal", [False, True], ids=["full", "causal"])
-@pytest.mark.parametrize("d", [64, 128])
+@pytest.mark.parametrize(("d", "persistent"), [(64, False), (128, False), (128, True)])
 @pytest.mark.parametrize("dtype", [HALF, torch.float16, torch.float32], ids=str)
-def test_error_is_at_most_twice_eagers(dtype, d, causal, size):
+def test_error_is_at_most_twice_eagers(dtype, d, persistent, causal, size, monkeypatch):
     """At 5.6² · √d the largest logits reach 1e3: far past the point where a softmax freezes."""
+    monkeypatch.setattr(dense, "persistent", lambda call: persistent)
     q, k, v = draw(1, 4, 1000, d, hk=2, dtype=dtype, size=size)
     scale = d**-0.5 * (1.0 if size == 1.0 else d**0.5 / 8)
     want = exact(q, k, v, causal=causal, scale=scale)
@@ -92,9 +93,10 @@ def test_head_dimensions(d, dtype):
 
 @pytest.mark.parametrize("outlier", [0.0, 40.0], ids=["ordinary keys", "an outlier dimension"])
 @pytest.mark.parametrize("causal", [False, True], ids=["full", "causal"])
-@pytest.mark.parametrize("d", [64, 128])
-def test_moments_where_sums_of_the_keys_pay(d, causal, outlier, monkeypatch):
-    n = 8500 if causal else 2500
+@pytest.mark.parametrize(("d", "persistent"), [(64, False), (128, False), (128, True)])
+def test_moments_where_sums_of_the_keys_pay(d, persistent, causal, outlier, monkeypatch):
+    monkeypatch.setattr(dense, "persistent", lambda call: persistent)
+    n = 8500 if causal else 4500
     q, k, v = draw(1, 4, n - 100, d, s=n, hk=1)
     k[..., 3] += outlier
     used, make = [], dense.sums_of_keys

@@ -22,8 +22,8 @@ SUMMED = (torch.bfloat16,)
 """Precisions whose range holds sums over all keys."""
 LEAST_KEYS, AT_A_TIME = 256, 128
 """Keys of a chunk are a multiple of the first; the matrix units add up the second at a time."""
-LONG, LONGER, LONGEST = 2048, 4096, 8192
-"""Keys from which sums of them pay: without causality, and under it, with output and without."""
+LONG, LONGER = 4096, 8192
+"""Keys from which sums of them pay: the second under causality without output."""
 LEAST_CHUNKS = 8
 """Chunks from which they pay under causality: with fewer, too many keys lie beyond a row's last whole chunk."""
 GRAM_PROGRAMS = 64
@@ -46,8 +46,8 @@ class Tuning(NamedTuple):
 
 
 OUTPUT = {
-    False: {32: Tuning(64, 128, 2, 4, 168), 64: Tuning(64, 128, 2, 4, 168, 64), 128: Tuning(128, 64, 3, 8)},
-    True: {32: Tuning(64, 64, 2, 4, 128), 64: Tuning(64, 64, 2, 4, 128, 16), 128: Tuning(128, 64, 3, 8)},
+    False: {32: Tuning(64, 128, 2, 4, 168), 64: Tuning(64, 128, 2, 4, 168, 64), 128: Tuning(64, 64, 3, 4, 168)},
+    True: {32: Tuning(64, 64, 2, 4, 128), 64: Tuning(64, 64, 2, 4, 128, 16), 128: Tuning(64, 64, 3, 4, 168)},
 }
 STATISTICS = {
     False: {
@@ -109,7 +109,7 @@ def run(call: Call, *, output: tuple[Tensor, Tensor] | None, fields: Fields) -> 
     parts, centre, chunk, kept = sums
     early = overlaps(call)
     numbers = h, call.groups, factor, b * h * t
-    if output is not None and d == 128 and call.q.is_cuda and _generation(call.q.device) == 9:
+    if output is not None and d == 128 and persistent(call):
         from isotherm.ops.triton.hopper_kernel import hopper
 
         blocks = pieces(t, 128)
@@ -142,11 +142,19 @@ def run(call: Call, *, output: tuple[Tensor, Tensor] | None, fields: Fields) -> 
         attend.merge(into, fields, cut.parts)
 
 
+def persistent(call: Call) -> bool:
+    """Whether programs that stay (`hopper_kernel`) pay: on Hopper, with a block of rows for every multiprocessor."""
+    b, h, t = call.shape
+    if not call.q.is_cuda or _generation(call.q.device) != 9:
+        return False
+    return pieces(t, 128) * b * h >= _processors(call.q.device)
+
+
 def _pays(call: Call, output: bool) -> bool:
     """Whether sums of the keys are worth their making."""
-    if not call.causal:
+    if output or not call.causal:
         return call.k.shape[2] >= LONG
-    return call.k.shape[2] >= LONGER if output else call.k.shape[2] >= LONGEST and call.q.shape[3] < 128
+    return call.k.shape[2] >= LONGER and call.q.shape[3] < 128
 
 
 def _grid(call: Call, blocks: int) -> tuple[int, int, int]:
