@@ -104,42 +104,53 @@ def run(call: Call, *, output: tuple[Tensor, Tensor] | None, fields: Fields) -> 
     into = fields if cut.parts == 1 else Fields.empty(call.shape, call.q.device, parts=cut.parts)
     flags = torch.empty(cut.parts * b * h * pieces(t, 64), dtype=torch.int8, device=call.q.device)
     factor, high, low = units(call.scale)
-    raw = into.values.view(torch.float32)
+    raw, early = into.values.view(torch.float32), overlaps(call)
     sums = sums_of_keys(call, raw) if cut.parts == 1 and _pays(call, output is not None) else Sums(call.k, call.k)
-    parts, centre, chunk, kept = sums
-    early = overlaps(call)
-    numbers = h, call.groups, factor, b * h * t
     if output is not None and d == 128 and persistent(call):
-        from isotherm.ops.triton.hopper_kernel import hopper
-
-        blocks = pieces(t, 128)
-        hopper[(min(_processors(call.q.device), blocks * b * h),)](
-            _swizzled(call.q, 64), _swizzled(call.k, 128), _swizzled(call.v, 128), _swizzled(parts, 128),
-            _swizzled(output[0], 64), call.k, *call.k.stride()[:2], raw, call.positions, centre,
-            t, s, blocks, b * h, *numbers, chunk, kept,
-            CAUSAL=call.causal, CHUNKS=chunk > 0, num_warps=4, launch_pdl=early and chunk > 0,
-        )  # fmt: skip
+        _stay(call, output[0], raw, sums, factor)
     else:
-        blocks = pieces(t, tuning.rows)
-        q, k = tiles(call.q, tuning.rows), tiles(call.k, tuning.keys)
-        dense_kernel.dense[_grid(call, blocks * cut.parts)](
-            q, k, *((k, q) if output is None else (tiles(call.v, tuning.keys), tiles(output[0], tuning.rows))), call.q,
-            call.positions if call.rows is None else call.rows, *call.q.stride()[:3],
-            raw, call.positions, parts, centre, t, s, blocks, b * h, *numbers,
-            pieces(cut.keys, tuning.keys), chunk, kept, D=d, BM=tuning.rows, BN=tuning.keys,
-            PIECE=tuning.piece or tuning.keys, STAGES=tuning.stages, CAUSAL=call.causal, OUTPUT=output is not None,
-            ROWS=call.rows is not None, SPLIT=cut.parts > 1, CHUNKS=chunk > 0, EARLY=early,
-            num_warps=tuning.warps, maxnreg=tuning.registers, launch_pdl=early and chunk > 0,
-        )  # fmt: skip
+        _come_and_go(call, None if output is None else output[0], raw, sums, factor, tuning, cut)
     finish_kernel.finish[(pieces(t, 256) * b * h, cut.parts)](
         raw, into.values, into.first_key, into.broken, flags, raw if output is None else output[1],
         t, factor, high, low, b * h * t, cut.keys,
-        BM=256, OUTPUT=output is not None, CHUNKS=chunk > 0, LIMIT=ROOM[call.q.dtype], EARLY=early, num_warps=4,
+        BM=256, OUTPUT=output is not None, CHUNKS=sums.chunk > 0, LIMIT=ROOM[call.q.dtype], EARLY=early, num_warps=4,
         launch_pdl=early,
     )  # fmt: skip
     attend.again(call, cut, flags, output=output, fields=into)
     if into is not fields:
         attend.merge(into, fields, cut.parts)
+
+
+def _stay(call: Call, out: Tensor, raw: Tensor, sums: "Sums", factor: float) -> None:
+    """The pass over the keys by programs that stay."""
+    from isotherm.ops.triton.hopper_kernel import hopper
+
+    (b, h, t), s, (parts, centre, chunk, kept) = call.shape, call.k.shape[2], sums
+    blocks = pieces(t, 128)
+    hopper[(min(_processors(call.q.device), blocks * b * h),)](
+        _swizzled(call.q, 64), _swizzled(call.k, 128), _swizzled(call.v, 128), _swizzled(parts, 128),
+        _swizzled(out, 64), call.k, *call.k.stride()[:2], raw, call.positions, centre,
+        t, s, blocks, b * h, h, call.groups, factor, b * h * t, chunk, kept,
+        CAUSAL=call.causal, CHUNKS=chunk > 0, num_warps=4, launch_pdl=chunk > 0,
+    )  # fmt: skip
+
+
+def _come_and_go(
+    call: Call, out: Tensor | None, raw: Tensor, sums: "Sums", factor: float, tuning: Tuning, cut: attend.Split
+) -> None:
+    """The pass over the keys by one program a block of rows (and part of the keys)."""
+    (b, h, t), s, (parts, centre, chunk, kept) = call.shape, call.k.shape[2], sums
+    blocks, early = pieces(t, tuning.rows), overlaps(call)
+    q, k = tiles(call.q, tuning.rows), tiles(call.k, tuning.keys)
+    v, o = (k, q) if out is None else (tiles(call.v, tuning.keys), tiles(out, tuning.rows))
+    dense_kernel.dense[_grid(call, blocks * cut.parts)](
+        q, k, v, o, call.q, call.positions if call.rows is None else call.rows, *call.q.stride()[:3],
+        raw, call.positions, parts, centre, t, s, blocks, b * h, h, call.groups, factor, b * h * t,
+        pieces(cut.keys, tuning.keys), chunk, kept, D=call.q.shape[3], BM=tuning.rows, BN=tuning.keys,
+        PIECE=tuning.piece or tuning.keys, STAGES=tuning.stages, CAUSAL=call.causal, OUTPUT=out is not None,
+        ROWS=call.rows is not None, SPLIT=cut.parts > 1, CHUNKS=chunk > 0, EARLY=early,
+        num_warps=tuning.warps, maxnreg=tuning.registers, launch_pdl=early and chunk > 0,
+    )  # fmt: skip
 
 
 def persistent(call: Call) -> bool:
