@@ -38,6 +38,8 @@ bench: $(READY)  ## time and memory against PyTorch's own kernel, as tidy rows
 	@$(BIN)/python benchmarks/table.py
 
 test-gpu: $(READY)  ## the same kernels on a CUDA device
+	@$(BIN)/python -c 'import torch; raise SystemExit(not torch.cuda.is_available())' || \
+		{ echo "make test-gpu needs a CUDA device and PyTorch finds none; make test runs the kernels without one." >&2; exit 2; }
 	@$(BIN)/python -m pytest -m gpu
 
 clean:

@@ -261,6 +261,8 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=20)
     parser.add_argument("--quick", action="store_true", help="n = 4096 only")
     options = parser.parse_args()
+    if not torch.cuda.is_available():
+        parser.error("this wants a CUDA device, and PyTorch finds none")
     torch._dynamo.config.recompile_limit = 64
     sizes = ((4096, 64),) if options.quick else ((4096, 64), (16384, 16))
     rows: list[Row] = []
