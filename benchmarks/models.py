@@ -292,6 +292,8 @@ def main() -> None:
     parser.add_argument("--commit", help="where there is no git to ask")
     given = parser.parse_args()
     device = given.device
+    if device == "cuda" and not torch.cuda.is_available():
+        parser.error("PyTorch finds no CUDA device")
     if device == "cpu":
         torch.set_num_threads(THREADS)
     precisions = ("float32",) if device == "cpu" else ("float32", "bf16 autocast")
