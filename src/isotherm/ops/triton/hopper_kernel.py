@@ -66,6 +66,12 @@ def _await_sums():
 
 
 @gluon.jit
+def _release():
+    """The kernel after this one may begin: its programs then wait for the last of these."""
+    gl.inline_asm_elementwise("griddepcontrol.launch_dependents; // $0", "=r", [], gl.int32, False, 1)
+
+
+@gluon.jit
 def _step(at, phase):
     """The next place in a ring of two buffers; the phase flips with every round."""
     return at ^ 1, gl.where(at == 1, phase ^ 1, phase)
@@ -267,7 +273,7 @@ def _work(WHICH: gl.constexpr, out_desc, q_smem, k_smem, v_smem, q_full, q_empty
         tma.store_wait(0)
         mbarrier.arrive(q_empty.index(place), count=1)
         slot, half = _step(slot, half)
-    gl.inline_asm_elementwise("griddepcontrol.launch_dependents; // $0", "=r", [], gl.int32, False, 1)
+    _release()
 
 
 @gluon.jit
