@@ -149,7 +149,7 @@ def _rows(index, q_ptr, k_ptr, v_ptr, bias_ptr, mask_ptr, positions, rows_ptr, o
             away = tl.where(seen, (s - base[:, None]) - fair[:, None], 0.0)
             part = n / tl.maximum(count + n, 1.0)
             between = fair + (base - mean)
-            m2 += tl.sum(away * away, 1) + between * between * part * count
+            m2 += tl.sum(away * away, 1) + tl.where(count > 0, between * between * part * count, 0.0)
             mean += between * part
             count += n
             found = tl.min(tl.where(seen, column[None, :], NO_COLUMN), 1)

@@ -22,14 +22,17 @@ SUMMED = (torch.bfloat16,)
 """Precisions whose range holds sums over all keys."""
 LEAST_KEYS, AT_A_TIME = 256, 128
 """Keys of a chunk are a multiple of the first; the matrix units add up the second at a time."""
-LONG, LONGER = 4096, 8192
-"""Keys from which sums of them pay: the second under causality without output."""
+LONG, LONGER, LONGEST = 4096, 8192, 32768
+"""Keys from which sums of them pay; the second under causality without output; the third there at d = 128, where they save
+no time, but digits: the more logits are added up one by one, the more rows are to be done again."""
 LEAST_CHUNKS = 8
 """Chunks from which they pay under causality: with fewer, too many keys lie beyond a row's last whole chunk."""
 GRAM_PROGRAMS = 64
 """Programs among which the keys are shared out when they are summed: few enough to leave room for the next kernel."""
 SECTION = 36 << 20
 """Bytes of keys and values worked on together under causality: what stays in the cache."""
+LEAST_SCALE = 1e-30
+"""And its inverse: beyond these float32 has no number for it."""
 MOST_PROGRAMS = 32768
 """Along the second dimension of a grid; CUDA takes twice as many."""
 
@@ -75,6 +78,7 @@ def _processors(device: torch.device) -> int:
 def can(call: Call) -> bool:
     """Whether the fast kernel does this."""
     plain = call.mask is None and call.bias is None and call.window == 0 and call.softcap == 0
+    plain = plain and LEAST_SCALE <= abs(call.scale) <= 1 / LEAST_SCALE
     d = call.q.shape[3]
     return (
         plain
@@ -165,7 +169,7 @@ def _pays(call: Call, output: bool) -> bool:
     """Whether sums of the keys are worth their making."""
     if output or not call.causal:
         return call.k.shape[2] >= LONG
-    return call.k.shape[2] >= LONGER and call.q.shape[3] < 128
+    return call.k.shape[2] >= (LONGER if call.q.shape[3] < 128 else LONGEST)
 
 
 def _grid(call: Call, blocks: int) -> tuple[int, int, int]:
@@ -207,7 +211,7 @@ def sums_of_keys(call: Call, scratch: Tensor) -> Sums:
     chunks = min(wanted, s // LEAST_KEYS, scratch.numel() // (b * hkv * d * d))
     if chunks < (LEAST_CHUNKS if call.causal else 1):
         return Sums(call.k, call.k)
-    chunk = s // 2 ** int(log2(chunks)) // LEAST_KEYS * LEAST_KEYS
+    chunk = chunk_of(s, chunks)
     chunks = s // chunk
     kept = chunks if call.causal else 1
     shared, rows = chunks > 1, min(LEAST_KEYS, AT_A_TIME)
@@ -220,6 +224,15 @@ def sums_of_keys(call: Call, scratch: Tensor) -> Sums:
         D=d, BN=rows, STAGES=2, SHARED=shared, EVERY=call.causal, EARLY=early, num_warps=4 if d < 128 else 8,
     )  # fmt: skip
     return Sums(parts, centre, chunk, kept)
+
+
+def chunk_of(keys: int, most: int) -> int:
+    """Keys of a chunk, so that there is a power of two of them, about, and at most `most`."""
+    wanted = 2 ** int(log2(most))
+    chunk = max(1, keys // wanted // LEAST_KEYS) * LEAST_KEYS
+    while keys // chunk > wanted:  # it was rounded down
+        chunk += LEAST_KEYS
+    return chunk
 
 
 def units(scale: float) -> tuple[float, float, float]:

@@ -13,6 +13,7 @@ LN2 = tl.constexpr(0.6931471805599453)
 NOTHING = tl.constexpr(-1e300)
 NO_KEY = tl.constexpr(9223372036854775807)
 FROZEN = tl.constexpr(2.0**-9)
+MANY = tl.constexpr(4096)
 FEW = tl.constexpr(64)
 DOUBT = tl.constexpr(2.0**-10)
 
@@ -23,11 +24,17 @@ def _pair(raw, n, i: tl.constexpr, inside):
 
 
 @triton.jit
+def _least(count):
+    """What a difference must keep of its terms to be trusted: the more numbers were added up, the more was rounded off."""
+    return FROZEN * tl.maximum(count.to(tl.float32) / MANY, 1.0)
+
+
+@triton.jit
 def moments(sums, squares, direct, base, unit, CHUNKS: tl.constexpr):
     """Mean and Σ(s − mean)² of the `direct` keys of a row, in nats, and whether they have digits enough."""
-    # A difference that keeps less than 1/512 of its terms is not to be trusted: logits far from the reference for their
-    # spread (a few keys beside whole chunks of them weigh too little for that to matter).
-    far = (squares - sums * sums / direct < FROZEN * squares) & (direct > FEW if CHUNKS else direct > 1)
+    # Not to be trusted where logits are far from the reference for their spread (a few keys beside whole chunks of them
+    # weigh too little for that to matter).
+    far = (squares - sums * sums / direct < _least(direct) * squares) & (direct > FEW if CHUNKS else direct > 1)
     mean = sums.to(tl.float64) / tl.maximum(direct, 1).to(tl.float64)
     spread = tl.maximum(squares.to(tl.float64) - mean * sums.to(tl.float64), 0.0) * (unit * unit)
     return tl.where(direct > 0, (mean + base) * unit, 0.0), spread, far
@@ -79,7 +86,9 @@ def finish(raw, fields, first_key, broken, flags, lse_ptr, queries, factor, unit
         square, _ = _pair(raw, n, 6, inside)
         mean, spread, doubtful = merged(mean, spread, direct, limit + 1, along, reach, square, scale)
         blurred |= doubtful
-    blurred |= total - big < FROZEN * big  # nearly frozen: what is left beside the largest key has too few digits
+    blurred |= (
+        total - big < _least(limit) * big
+    )  # nearly frozen: what is left beside the largest key has too few digits
     fine = ((big <= LIMIT) & (big > 0) | (some == 0)) & (tl.abs(cross) < float("inf")) & ((blurred & (limit > 0)) == 0)
     flag = tl.max(tl.where(fine | (inside == 0), 0, 1).reshape(BM // 64, 64), 1).to(tl.int8)
     sixty, sixties = block * (BM // 64) + tl.arange(0, BM // 64), tl.cdiv(queries, 64)

@@ -1,0 +1,71 @@
+"""Long rows: where float32 sums run out of digits, and where the sums of the keys are put."""
+
+from math import log
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from isotherm import attention
+from isotherm.ops import Problem, Visibility
+from isotherm.ops import triton as kernels
+from isotherm.ops.triton import attend, dense, gram_kernel
+
+pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")  # NumPy under the interpreter: exp2 of −inf
+KEYS = 8192
+
+
+@pytest.mark.parametrize(("rest", "spread"), [(0.0025, 1.0), (0.5, 0.45)], ids=["weights", "moments"])
+def test_a_sink_above_thousands_of_keys(rest, spread, device, monkeypatch):
+    """Weights that sum to `rest` beside the sink's 1, each of them below half a unit in the last place of that sum."""
+    if device == "cpu":  # small, for the interpreter's sake
+        monkeypatch.setattr(dense, "STATISTICS", {False: {32: dense.Tuning(16, 128, 1, 4)}})
+    monkeypatch.setattr(attend, "PROGRAMS", 1)  # as with many heads: the keys are not split
+    monkeypatch.setattr(dense, "LONG", 2 * KEYS)
+    q, k = torch.zeros(1, 1, 16, 32, dtype=torch.float16), torch.zeros(1, 1, KEYS, 32, dtype=torch.float16)
+    q[..., 0] = 1
+    k[..., 0] = spread * torch.randn(1, 1, KEYS, generator=torch.Generator().manual_seed(1))
+    k[..., 0] -= log(KEYS / rest) + spread**2 / 2
+    k[:, :, 0] = 0
+    want = attention(q.double(), k.double(), k.double(), scale=1.0, stats=True, impl="reference").stats
+    seen = Visibility(torch.arange(16, device=device), KEYS)
+    got = kernels.statistics(Problem(q.to(device), k.to(device), k.to(device), seen, 1.0))
+    for name in ("jacobian_trace", "logit_std", "entropy"):
+        torch.testing.assert_close(getattr(got, name).cpu(), getattr(want, name), rtol=1e-4, atol=0, msg=name)
+
+
+@given(keys=st.integers(4096, 300_000), most=st.integers(1, 600))
+def test_chunks_of_keys_fit_where_they_are_put(keys, most):
+    chunk = dense.chunk_of(keys, most)
+    assert chunk % dense.LEAST_KEYS == 0
+    assert 1 <= keys // chunk <= most
+
+
+@pytest.mark.parametrize("causal", [False, True], ids=["full", "causal"])
+@pytest.mark.parametrize(("heads", "t", "s", "d"), [(3, 6000, 6000, 128), (1, 8192, 8100, 128), (1, 4182, 4358, 64)])
+def test_sums_of_the_keys_stay_in_their_scratch(heads, t, s, d, causal, monkeypatch):
+    asked = []
+
+    class Recorded:
+        def __getitem__(self, grid):
+            return lambda keys, scratch, *rest, **options: asked.append((grid, scratch.numel(), options))
+
+    monkeypatch.setattr(gram_kernel, "gram", Recorded())
+    q, k = (torch.empty(1, dtype=torch.bfloat16).expand(1, h, n, d) for h, n in ((8 * heads, t), (8, s)))
+    call = attend.Call(q, k, k, torch.empty(1).expand(t), None, None, causal, 0, 0.1, 0.0)
+    monkeypatch.setattr(dense, "tiles", lambda x, rows: x)
+    dense.sums_of_keys(call, torch.empty(1).expand(8 * 2, 8 * heads, t))
+    ((programs, chunks), room, options), *_ = asked
+    assert not options["SHARED"] or programs * chunks * d * d <= room
+
+
+@pytest.mark.parametrize("scale", [1e-46, 1e-35])
+def test_a_scale_beyond_float32(scale, device):
+    q, k, v = (torch.randn(1, 2, 40, 32, dtype=torch.float16) for _ in range(3))
+    want = attention(q.double(), k.double(), v.double(), scale=scale, stats=True, impl="reference").stats
+    q, k, v = q.to(device), k.to(device), v.to(device)
+    got = attention(q, k, v, scale=scale, stats=True, impl="triton").stats
+    at = kernels.statistics_at(Problem(q, k, v, Visibility(torch.arange(40, device=device), 40), 1.0), [scale])
+    for found in (got, *at):
+        torch.testing.assert_close(found.entropy.cpu(), want.entropy, rtol=1e-6, atol=1e-6)
