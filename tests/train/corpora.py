@@ -12,6 +12,20 @@ CHINESE = ("红", "蓝", "旧", "新", "小", "大", "好", "暖")
 THINGS = (("cat", "猫"), ("dog", "狗"), ("book", "书"), ("house", "房子"), ("tea", "茶"))
 
 
+SMALL = """
+[data]
+path = "{path}"
+vocabulary = 300
+length = 40
+held_out = 0.2
+[model]
+width = 16
+heads = 2
+layers = 1
+"""
+"""The beginning of a configuration file; what it does with these is each test's own."""
+
+
 def pairs() -> list[tuple[str, str]]:
     """Every adjective with every thing, in English and Chinese: 40 pairs."""
     words = zip(ENGLISH, CHINESE, strict=True)

@@ -9,24 +9,18 @@ import pytest
 from isotherm.errors import IsothermError
 from isotherm.language import Text
 from isotherm.train.processes import join
-from tests.train.corpora import write_tsv
+from tests.train.corpora import SMALL, write_tsv
 
-TOML = """
-[data]
-path = "pairs.tsv"
-vocabulary = 300
-length = 40
-held_out = 0.2
-[model]
-width = 16
-heads = 2
-layers = 1
+TOML = (
+    SMALL.format(path="pairs.tsv")
+    + """
 [run]
 steps = 3
 batch_tokens = 160
 samples = 5
 device = "cpu"
 """
+)
 
 
 def test_alone_a_failure_is_one_s_own():

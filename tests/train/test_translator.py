@@ -20,19 +20,10 @@ from isotherm.train import loop
 from isotherm.train.loop import train
 from isotherm.train.translator import open_run
 from isotherm.train.vocabulary import Vocabulary
-from tests.train.corpora import install, learned, pairs, tiny, write_mo, write_tsv
+from tests.train.corpora import SMALL, install, learned, pairs, tiny, write_mo, write_tsv
 
 HOLDS = "holds a run already; --resume continues it, --out names another folder"
-TOML = """
-[data]
-path = "{path}"
-vocabulary = 300
-length = 40
-held_out = 0.2
-[model]
-width = 16
-heads = 2
-layers = 1
+RUN = """
 [run]
 steps = 12
 batch_tokens = 160
@@ -138,7 +129,7 @@ def test_another_vocabulary_is_refused(by_heart):
 @pytest.fixture
 def toml(tsv, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "small.toml").write_text(TOML.format(path=tsv))
+    (tmp_path / "small.toml").write_text(SMALL.format(path=tsv) + RUN)
     return "small.toml"
 
 

@@ -56,18 +56,29 @@ def eager(q, k, v, *, causal, scale):
     }
 
 
+def staying(monkeypatch, persistent):
+    """Ask for the kernel whose programs stay, or forbid it; the calls of it."""
+    if persistent and torch.cuda.get_device_capability()[0] != 9:
+        pytest.skip("Hopper's own kernel")
+    calls, stay = [], dense._stay
+    monkeypatch.setattr(dense, "persistent", lambda call: persistent)
+    monkeypatch.setattr(dense, "_stay", lambda *given: (calls.append(given), stay(*given)))
+    return calls
+
+
 @pytest.mark.parametrize("size", [1.0, 5.6], ids=["logits near 4", "logits near 1e3"])
 @pytest.mark.parametrize("causal", [False, True], ids=["full", "causal"])
 @pytest.mark.parametrize(("d", "persistent"), [(64, False), (128, False), (128, True)])
 @pytest.mark.parametrize("dtype", [HALF, torch.float16, torch.float32], ids=str)
 def test_error_is_at_most_twice_eagers(dtype, d, persistent, causal, size, monkeypatch):
     """At 5.6² · √d the largest logits reach 1e3: far past the point where a softmax freezes."""
-    monkeypatch.setattr(dense, "persistent", lambda call: persistent)
+    stayed = staying(monkeypatch, persistent)
     q, k, v = draw(1, 4, 1000, d, hk=2, dtype=dtype, size=size)
     scale = d**-0.5 * (1.0 if size == 1.0 else d**0.5 / 8)
     want = exact(q, k, v, causal=causal, scale=scale)
     got = attention(q, k, v, causal=causal, scale=scale, stats=True)
     assert got.impl == "triton"
+    assert len(stayed) == (persistent and dtype is not torch.float32)
     output, low = eager(q, k, v, causal=causal, scale=scale)
     error = (got.output.double() - want.output).abs().max()
     assert error <= 2 * (output.double() - want.output).abs().max() + torch.finfo(dtype).eps
@@ -95,7 +106,7 @@ def test_head_dimensions(d, dtype):
 @pytest.mark.parametrize("causal", [False, True], ids=["full", "causal"])
 @pytest.mark.parametrize(("d", "persistent"), [(64, False), (128, False), (128, True)])
 def test_moments_where_sums_of_the_keys_pay(d, persistent, causal, outlier, monkeypatch):
-    monkeypatch.setattr(dense, "persistent", lambda call: persistent)
+    stayed = staying(monkeypatch, persistent)
     n = 8500 if causal else 4500
     q, k, v = draw(1, 4, n - 100, d, s=n, hk=1)
     k[..., 3] += outlier
@@ -103,6 +114,7 @@ def test_moments_where_sums_of_the_keys_pay(d, persistent, causal, outlier, monk
     monkeypatch.setattr(dense, "sums_of_keys", lambda *given: (used.append(make(*given)), used[-1])[1])
     got = attention(q, k, v, causal=causal, stats=True, impl="triton")
     assert used[0].chunk > 0
+    assert len(stayed) == persistent
     rows = torch.tensor([0, 1, 700, 2047, n - 101], device="cuda")
     s = q[:, :, rows].double() @ k.double().mT * d**-0.5
     seen = (

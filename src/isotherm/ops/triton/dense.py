@@ -32,7 +32,7 @@ GRAM_PROGRAMS = 64
 SECTION = 36 << 20
 """Bytes of keys and values worked on together under causality: what stays in the cache."""
 LEAST_SCALE = 1e-30
-"""And its inverse: beyond these float32 has no number for it."""
+"""Scales below this, or above its inverse, come near 0 or infinity in float32: they are left to the general kernel."""
 MOST_PROGRAMS = 32768
 """Along the second dimension of a grid; CUDA takes twice as many."""
 
@@ -78,10 +78,10 @@ def _processors(device: torch.device) -> int:
 def can(call: Call) -> bool:
     """Whether the fast kernel does this."""
     plain = call.mask is None and call.bias is None and call.window == 0 and call.softcap == 0
-    plain = plain and LEAST_SCALE <= abs(call.scale) <= 1 / LEAST_SCALE
     d = call.q.shape[3]
     return (
         plain
+        and LEAST_SCALE <= abs(call.scale) <= 1 / LEAST_SCALE
         and d in SAMPLED
         and call.v.shape[3] == d
         and call.q.dtype in ROOM
@@ -109,7 +109,7 @@ def run(call: Call, *, output: tuple[Tensor, Tensor] | None, fields: Fields) -> 
     flags = torch.empty(cut.parts * b * h * pieces(t, 64), dtype=torch.int8, device=call.q.device)
     factor, high, low = units(call.scale)
     raw, early = into.values.view(torch.float32), overlaps(call)
-    sums = sums_of_keys(call, raw) if cut.parts == 1 and _pays(call, output is not None) else Sums(call.k, call.k)
+    sums = sums_of_keys(call, raw) if cut.parts == 1 and pays(call, output=output is not None) else Sums(call.k, call.k)
     if output is not None and d == 128 and persistent(call):
         _stay(call, output[0], raw, sums, factor)
     else:
@@ -165,7 +165,7 @@ def persistent(call: Call) -> bool:
     return pieces(t, 128) * b * h >= _processors(call.q.device)
 
 
-def _pays(call: Call, output: bool) -> bool:
+def pays(call: Call, *, output: bool) -> bool:
     """Whether sums of the keys are worth their making."""
     if output or not call.causal:
         return call.k.shape[2] >= LONG

@@ -4,7 +4,7 @@
 
 What keeps the softmax small beside the two matrix products:
 
-- Weights are 2^(t − r) for a reference r that stays put: the row's largest logit in the first block of keys. No running
+- Weights are 2^(t − r) for a reference r that stays put: the row's largest logit among the first 16 keys. No running
   maximum, so no rescaling of the output and no exchange between lanes until the row is done. float32 and bfloat16 have
   room for weights up to 2^50; a row that needs more is flagged and done again by the kernel of `attend_kernel`.
 - The largest key is left out of the sums by subtraction at the end (`finish_kernel`). That would cost a nearly frozen row

@@ -20,6 +20,7 @@ DOUBT = tl.constexpr(2.0**-10)
 
 @triton.jit
 def _pair(raw, n, i: tl.constexpr, inside):
+    """The values that lie where field i will."""
     return tl.split(tl.load(raw[:, None] + i * 2 * n + tl.arange(0, 2)[None, :], mask=inside[:, None], other=0.0))
 
 

@@ -21,14 +21,15 @@ HIDDEN = tl.constexpr(-512.0)
 
 
 @triton.jit
-def _lower(t, u):
+def _ordered(t, u):
+    """The lower and the higher; NaN if either is."""
     return tl.minimum(t, u, propagate_nan=tl.PropagateNan.ALL), tl.maximum(t, u, propagate_nan=tl.PropagateNan.ALL)
 
 
 @triton.jit
 def _apart(t, a, b, c, d, e, x1, x2, x4, x8, t_new, a_new, b_new, c_new, d_new, e_new, y1, y2, y4, y8):
     """Two lanes' sums brought together: the lower of the two largest joins them."""
-    under, t = _lower(t, t_new)
+    under, t = _ordered(t, t_new)
     low = tl.exp2(under)
     low2 = low * low
     low4 = low2 * low2
@@ -61,7 +62,7 @@ def _look(s, column, limit, factor, reference, top, r1, r2, r4, r8, r16, x1, x2,
             seen = column + tl.arange(0, 8)[None, :] <= limit[:, None]
             t = tl.where(seen, t, HIDDEN)
             u = tl.where(seen, t, 0.0)
-        under, top = _lower(top, t)
+        under, top = _ordered(top, t)
         low = tl.exp2(under)
         low2 = low * low
         low4 = low2 * low2

@@ -68,7 +68,7 @@ def _octaves(call: Call, lowest: float) -> list[Fields]:
     fields = Fields.empty(call.shape, call.q.device, parts=4)
     flags = torch.empty(b * h * pieces(t, tile.rows), dtype=torch.int8, device=call.q.device)
     factor, high, low = dense.units(lowest)
-    pays = d < 128 and s >= (dense.LONGER if call.causal else dense.LONG)
+    pays = d < 128 and dense.pays(call, output=False)
     sums = dense.sums_of_keys(call, fields.values.view(torch.float32)) if pays else dense.Sums(call.k, call.k)
     early = dense.overlaps(call)
     octave_kernel.octave[(pieces(t, tile.rows) * b * h,)](
