@@ -31,7 +31,8 @@ from isotherm.ops import triton as kernels
 
 HALF_OCTAVES = [2.0 ** (i % 2 / 2) / 32 * 2 ** (i // 2) for i in range(8)]
 """Doubling exactly every second time."""
-UNEVEN = [0.03, 0.04, 0.05, 0.07, 0.1, 0.13, 0.17, 0.23]
+UNEVEN = [0.03, 0.04, 0.05, 0.07, 0.09, 0.13, 0.17, 0.23]
+"""None twice another."""
 
 
 @dataclass(frozen=True)

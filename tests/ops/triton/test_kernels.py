@@ -262,21 +262,42 @@ def test_the_fast_kernel_on_sampled_rows(causal, device, monkeypatch):
 
 @pytest.mark.parametrize("sums", [False, True], ids=["every key", "sums of the keys"])
 @pytest.mark.parametrize("causal", [False, True], ids=["full", "causal"])
+@pytest.mark.parametrize(
+    "scales",
+    [[1.6, 0.2, 0.4, 0.8], [0.23, 1.6, 0.31, 0.47, 0.2, 0.93, 0.5, 1.1], [0.2, 0.3, 0.4, 0.6, 0.8, 0.8, 1.1, 1.2, 1.3]],
+    ids=["octaves", "uneven", "nine"],
+)
 @pytest.mark.usefixtures("small_tiles", "poisoned_memory")
-def test_scales_an_octave_apart_share_a_pass(causal, sums, device, monkeypatch):
+def test_eight_scales_share_a_pass(scales, causal, sums, device, monkeypatch):
     """At eight times the usual scale rows freeze; the gate keeps its digits there, too."""
     if device == "cpu":
-        monkeypatch.setattr(many, "OCTAVE", {32: dense.Tuning(64, 16, 1, 4)})
+        monkeypatch.setattr(many, "TILES", {32: dense.Tuning(64, 16, 1, 4)})
     keys, dtype = sums_pay(device, monkeypatch) if sums else (83, torch.float16)
     case = Case("", batch=1, heads=1, queries=keys - 16, keys=keys, dim=32, value_dim=32)
     q, k, v = (x.to(device) for x in case.tensors(dtype))
-    scales = [1.6, 0.2, 0.4, 0.8]
     found = kernels.statistics_at(problem(q, k, v, scale=1.0, causal=causal), scales)
     for scale, got in zip(scales, found, strict=True):
         wide = (x.double().cpu() for x in (q, k, v))
         want = attention(*wide, causal=causal, scale=scale, stats=True, impl="reference").stats
         close(got, want, budget=5e-5)
         torch.testing.assert_close(got.jacobian_trace.cpu(), want.jacobian_trace, rtol=1e-3, atol=0)
+
+
+@pytest.mark.usefixtures("poisoned_memory")
+def test_rows_beyond_the_shared_pass_are_done_again_at_every_scale(device, monkeypatch):
+    """Late keys so far above the first sixteen that their weights' powers leave float32."""
+    if device == "cpu":
+        monkeypatch.setattr(many, "TILES", {32: dense.Tuning(64, 16, 1, 4)})
+    q, k, v = (x.to(device) for x in Case("", 1, 1, queries=70, keys=83, dim=32, value_dim=32).tensors(torch.float16))
+    k[:, :, 40:50] *= 60
+    scales, asked = [0.2, 0.4, 0.5, 0.8], []
+    launch = many._launch
+    monkeypatch.setattr(many, "_launch", lambda *args: (asked.append(args[4]), launch(*args))[1])
+    found = kernels.statistics_at(problem(q, k, v, scale=1.0), scales)
+    assert [bool(flags.all()) for flags in asked] == [True]
+    for scale, got in zip(scales, found, strict=True):
+        want = attention(*(x.double().cpu() for x in (q, k, v)), scale=scale, stats=True, impl="reference").stats
+        close(got, want, budget=5e-5)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)

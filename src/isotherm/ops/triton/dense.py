@@ -147,7 +147,7 @@ def _come_and_go(
     blocks, early = pieces(t, tuning.rows), overlaps(call)
     q, k = tiles(call.q, tuning.rows), tiles(call.k, tuning.keys)
     v, o = (k, q) if out is None else (tiles(call.v, tuning.keys), tiles(out, tuning.rows))
-    dense_kernel.dense[_grid(call, blocks * cut.parts)](
+    dense_kernel.dense[grid(call, blocks * cut.parts)](
         q, k, v, o, call.q, call.positions if call.rows is None else call.rows, *call.q.stride()[:3],
         raw, call.positions, parts, centre, t, s, blocks, b * h, h, call.groups, factor, b * h * t,
         pieces(cut.keys, tuning.keys), chunk, kept, D=call.q.shape[3], BM=tuning.rows, BN=tuning.keys,
@@ -172,7 +172,7 @@ def pays(call: Call, *, output: bool) -> bool:
     return call.k.shape[2] >= (LONGER if call.q.shape[3] < 128 else LONGEST)
 
 
-def _grid(call: Call, blocks: int) -> tuple[int, int, int]:
+def grid(call: Call, blocks: int) -> tuple[int, int, int]:
     """Programs of the fast kernel. The blocks of a head follow each other, so that its keys stay in the cache.
 
     Under causality the longest rows come first: of as many heads as fit the cache.

@@ -27,13 +27,13 @@ def halves(x, BM: tl.constexpr, BN: tl.constexpr):
 
 
 @triton.jit
-def _first(s, BM: tl.constexpr, BN: tl.constexpr):
+def first_columns(s, BM: tl.constexpr, BN: tl.constexpr):
     """The first 16 columns."""
     if BN == 16:
         return s
     else:  # noqa: RET505 (the compiler follows both ways out otherwise)
         s, _ = halves(s, BM, BN)
-        return _first(s, BM, BN // 2)
+        return first_columns(s, BM, BN // 2)
 
 
 @triton.jit
@@ -220,7 +220,7 @@ def dense(q_desc, k_desc, v_desc, out_desc, q_ptr, rows_ptr, q_sb, q_sh, q_st,
         for i in tl.range(begin, end, num_stages=STAGES):
             s = tl.dot(q, k_desc.load([b, hk, i * BN, 0]).reshape(BN, D).T)
             if i == start_tile:  # the first 16 keys give the reference, and the first of them the sink's logit
-                few, column = _first(s, BM, BN), tl.arange(0, 16)[None, :]
+                few, column = first_columns(s, BM, BN), tl.arange(0, 16)[None, :]
                 sink = tl.sum(tl.where(column == 0, few, 0.0), 1)
                 reference = tl.max(tl.where(start_tile * BN + column <= limit[:, None], few, float("-inf")), 1)
                 reference = tl.where(reference > float("-inf"), reference, 0.0) * factor

@@ -2,16 +2,22 @@
 """Launching the kernel that looks at several scales at once."""
 
 from collections.abc import Sequence
+from ctypes import c_float
 from dataclasses import replace
-from itertools import pairwise
+from typing import NamedTuple
 
 import torch
+from torch import Tensor
 
-from isotherm.ops.triton import attend, dense, octave_kernel, scales_kernel
+from isotherm.ops.triton import attend, chain_kernel, dense, scales_kernel
 from isotherm.ops.triton.attend import Call, pieces, power_of_2, precision, shared_strides, width
 from isotherm.ops.triton.fields import Fields
 
-OCTAVE = {32: dense.Tuning(64, 128, 2, 4, 168), 64: dense.Tuning(64, 128, 2, 4, 168), 128: dense.Tuning(64, 64, 2, 4)}
+TILES = {d: dense.Tuning(64, 64, 2, 4, 168) for d in (32, 64, 128)}
+DEEPEST = 4
+"""Scales of a chain at most: weights are raised to twice the highest's power, and must stay within range."""
+LARGEST = 96.0
+"""The largest weight so raised, relative to the reference, as a power of two."""
 AT_ONCE = 8
 """Scales in one pass at most: beyond that the sums of a row no longer fit the registers."""
 
@@ -44,70 +50,111 @@ def run(call: Call, scales: Sequence[float]) -> list[Fields]:
     return [places[i] for i in range(len(scales))]
 
 
+class Chain(NamedTuple):
+    """Scales that double from each to the next, by their places in the caller's list."""
+
+    lowest: float
+    places: list[int]
+
+
+def chains(scales: Sequence[float]) -> list[Chain]:
+    """All scales, in chains of at most DEEPEST."""
+    left = sorted(range(len(scales)), key=lambda i: scales[i])
+    found = []
+    while left:
+        chain = Chain(scales[left[0]], [left.pop(0)])
+        while len(chain.places) < DEEPEST and (
+            after := [i for i in left if scales[i] == chain.lowest * 2 ** len(chain.places)]
+        ):
+            chain.places.append(after[0])
+            left.remove(after[0])
+        found.append(chain)
+    return found
+
+
+def packed(found: list[Chain]) -> list[list[Chain]]:
+    """Chains that share a pass, the lowest first: AT_ONCE scales at most."""
+    passes: list[list[Chain]] = []
+    for chain in sorted(found, key=lambda chain: -len(chain.places)):
+        room = [p for p in passes if sum(len(c.places) for c in p) + len(chain.places) <= AT_ONCE]
+        if room:
+            room[0].append(chain)
+        else:
+            passes.append([chain])
+    return [sorted(chains) for chains in passes]
+
+
 def _dense(call: Call, scales: Sequence[float]) -> list[Fields]:
-    """Plain attention: four scales an octave apart in a pass, then whatever is left one by one."""
+    """Plain attention: one pass for eight scales, whatever they are."""
     found: dict[int, Fields] = {}
-    left = dict(enumerate(scales))
-    for i, lowest in sorted(left.items(), key=lambda pair: pair[1]):
-        chain = [next((j for j, scale in left.items() if scale == lowest * 2**k), None) for k in range(4)]
-        if i not in left or sum(j is not None for j in chain) < 3:
-            continue
-        for j, fields in zip(chain, _octaves(call, lowest), strict=True):
-            if j is not None:
-                found[j] = fields
-                del left[j]
-    for j, scale in left.items():
-        found[j] = Fields.empty(call.shape, call.q.device)
-        dense.run(replace(call, scale=scale), output=None, fields=found[j])
+    for together in packed(chains(scales)):
+        places = [place for chain in together for place in chain.places]
+        if len(places) > 1:
+            found |= dict(zip(places, _chains(call, together), strict=True))
+        else:
+            found[places[0]] = Fields.empty(call.shape, call.q.device)
+            dense.run(replace(call, scale=scales[places[0]]), output=None, fields=found[places[0]])
     return [found[i] for i in range(len(scales))]
 
 
-def _octaves(call: Call, lowest: float) -> list[Fields]:
+def _chains(call: Call, together: list[Chain]) -> list[Fields]:
     (b, h, t), d, s = call.shape, call.q.shape[3], call.k.shape[2]
-    tile = OCTAVE[d]
-    fields = Fields.empty(call.shape, call.q.device, parts=4)
-    flags = torch.empty(b * h * pieces(t, tile.rows), dtype=torch.int8, device=call.q.device)
-    factor, high, low = dense.units(lowest)
+    tile, blocks = TILES[d], pieces(t, TILES[d].rows)
+    depths = tuple(len(chain.places) for chain in together)
+    fields = Fields.empty(call.shape, call.q.device, parts=sum(depths))
+    flags = torch.empty(b * h * blocks, dtype=torch.int8, device=call.q.device)
+    base = together[0].lowest
+    factor, high, low = dense.units(base)
+    ratios = [chain.lowest / base for chain in together]
+    near = [c_float(ratio).value for ratio in ratios]
+    highest = max(ratio * 2**depth for ratio, depth in zip(ratios, depths, strict=True))
     pays = d < 128 and dense.pays(call, output=False)
     sums = dense.sums_of_keys(call, fields.values.view(torch.float32)) if pays else dense.Sums(call.k, call.k)
     early = dense.overlaps(call)
-    octave_kernel.octave[(pieces(t, tile.rows) * b * h,)](
-        dense.tiles(call.q, tile.rows), dense.tiles(call.k, tile.keys), call.k, *call.k.stride()[:3],
+    chain_kernel.chains[dense.grid(call, blocks)](
+        dense.tiles(call.q, tile.rows), dense.tiles(call.k, tile.keys),
         fields.values, fields.first_key, fields.broken, flags, call.positions, sums.parts, sums.centre,
-        t, s, pieces(t, tile.rows), b * h, h, call.groups, factor, high, low, b * h * t, sums.chunk, sums.kept,
-        D=d, BM=tile.rows, BN=tile.keys, STAGES=tile.stages, CAUSAL=call.causal, CHUNKS=sums.chunk > 0, EARLY=early,
-        LIMIT=6.0, num_warps=tile.warps, maxnreg=tile.registers, launch_pdl=early and sums.chunk > 0,
+        t, s, blocks, b * h, h, call.groups, factor, high, low, tuple(near),
+        tuple(ratio - rough for ratio, rough in zip(ratios, near, strict=True)), LARGEST / highest, b * h * t,
+        sums.chunk, sums.kept, D=d, BM=tile.rows, BN=tile.keys, STAGES=tile.stages, CAUSAL=call.causal,
+        CHUNKS=sums.chunk > 0, EARLY=early, DEPTHS=depths,
+        num_warps=tile.warps, maxnreg=tile.registers, launch_pdl=early and sums.chunk > 0,
     )  # fmt: skip
-    found = [fields.part(k) for k in range(4)]
-    for k, part in enumerate(found):
-        attend.again(replace(call, scale=lowest * 2**k), attend.Split(1, s), flags, output=None, fields=part)
-    return found
+    scales = [chain.lowest * 2**k for chain in together for k in range(len(chain.places))]
+    _launch(call, scales, attend.Split(1, s), fields, flags)
+    return [fields.part(i) for i in range(sum(depths))]
 
 
 def _pass(call: Call, scales: list[float]) -> list[Fields]:
-    assert all(a <= b for a, b in pairwise(scales))
-    (b, h, rows), count = call.shape, len(scales)
-    tile = attend.Blocks(64, 64, 4, 2) if call.k.dtype is not torch.float32 else attend.Blocks(32, 32, 4, 1)
-    cut = attend.split(call, tile.rows, tile.keys)
-    splits = cut.parts
-    fields = Fields.empty((b, h, rows), call.q.device, parts=count * splits)
-    mask = None if call.mask is None else call.mask.view(torch.uint8)
-    step = octaves(scales)
-    scales_kernel.scales[(pieces(rows, tile.rows) * b * h, splits)](
-        call.q, call.k, call.q if mask is None else mask, call.positions,
-        call.positions if call.rows is None else call.rows,
-        torch.tensor(scales, dtype=torch.float32).to(call.q.device, non_blocking=True),
-        fields.values, fields.first_key, fields.broken, *call.q.stride(), *call.k.stride(), *shared_strides(mask),
-        rows, call.k.shape[2], call.q.shape[3], h, call.groups, call.behind, call.ahead, cut.keys, splits,
-        b * h * rows, BM=tile.rows, BN=tile.keys, WIDE=width(call.q.shape[3]), K=count,
-        PAD=power_of_2(count), STEP=step, CHAIN=pieces(count, step),
-        GEOMETRY=call.causal or call.window > 0, MASK=mask is not None, PARTS=call.q.dtype != call.k.dtype,
-        ROWS=call.rows is not None, PRECISION=precision(call), num_warps=tile.warps, num_stages=tile.stages,
-    )  # fmt: skip
-    if splits == 1:
-        return [fields.part(i) for i in range(count)]
-    found = [Fields.empty((b, h, rows), call.q.device) for _ in scales]
+    """Whatever the reference takes but a bias and a cap: eight scales, in ascending order, in a pass."""
+    cut = attend.split(call, *_tile(call)[:2])
+    fields = Fields.empty(call.shape, call.q.device, parts=len(scales) * cut.parts)
+    _launch(call, scales, cut, fields)
+    if cut.parts == 1:
+        return [fields.part(i) for i in range(len(scales))]
+    found = [Fields.empty(call.shape, call.q.device) for _ in scales]
     for i, into in enumerate(found):
-        part = slice(i * splits, (i + 1) * splits)
-        attend.merge(Fields(fields.values[part], fields.first_key[part], fields.broken[part]), into, splits)
+        part = slice(i * cut.parts, (i + 1) * cut.parts)
+        attend.merge(Fields(fields.values[part], fields.first_key[part], fields.broken[part]), into, cut.parts)
     return found
+
+
+def _tile(call: Call) -> tuple[int, int, int]:
+    """Rows, keys, and blocks of keys in flight."""
+    return (64, 64, 2) if call.k.dtype is not torch.float32 else (32, 32, 1)
+
+
+def _launch(call: Call, scales: list[float], cut: attend.Split, fields: Fields, flags: Tensor | None = None) -> None:
+    """One launch of the general kernel, for every row or for the flagged blocks of 64."""
+    (b, h, t), (rows, keys, stages), step = call.shape, _tile(call), octaves(scales)
+    mask = None if call.mask is None else call.mask.view(torch.uint8)
+    scales_kernel.scales[(pieces(t, rows) * b * h, cut.parts)](
+        call.q, call.k, call.q if mask is None else mask, call.positions,
+        call.positions if call.rows is None else call.rows, call.q if flags is None else flags, tuple(scales),
+        fields.values, fields.first_key, fields.broken, *call.q.stride(), *call.k.stride(), *shared_strides(mask),
+        t, call.k.shape[2], call.q.shape[3], h, call.groups, call.behind, call.ahead, cut.keys, cut.parts,
+        b * h * t, BM=rows, BN=keys, WIDE=width(call.q.shape[3]), K=len(scales),
+        PAD=power_of_2(len(scales)), STEP=step, CHAIN=pieces(len(scales), step),
+        GEOMETRY=call.causal or call.window > 0, MASK=mask is not None, PARTS=call.q.dtype != call.k.dtype,
+        ROWS=call.rows is not None, FLAGGED=flags is not None, PRECISION=precision(call), num_warps=4, num_stages=stages,
+    )  # fmt: skip

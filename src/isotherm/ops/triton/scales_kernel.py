@@ -1,5 +1,5 @@
 # mypy: ignore-errors
-# ruff: noqa: PLR0915
+# ruff: noqa: PLR0915, SIM102
 """Row statistics at several scales from one pass over q·kᵀ.
 
 Every positive scale has the same largest key, so the running maximum, the moments and the first logit are shared, in
@@ -27,15 +27,18 @@ def _put(table, index: tl.constexpr, column, which):
 @triton.jit(
     do_not_specialize=["queries", "keys", "behind", "ahead", "split_keys", "splits", "total_rows", "hq", "groups"]
 )
-def scales(q_ptr, k_ptr, mask_ptr, positions, rows_ptr, scale_ptr, fields, first_key, broken,
+def scales(q_ptr, k_ptr, mask_ptr, positions, rows_ptr, flags, wanted, fields, first_key, broken,
            q_sb, q_sh, q_st, q_sd, k_sb, k_sh, k_st, k_sd, m_sb, m_sh, m_st, m_ss,
            queries, keys, D, hq, groups, behind, ahead, split_keys, splits, total_rows,
            BM: tl.constexpr, BN: tl.constexpr, WIDE: tl.constexpr, K: tl.constexpr, PAD: tl.constexpr,
            STEP: tl.constexpr, CHAIN: tl.constexpr, GEOMETRY: tl.constexpr, MASK: tl.constexpr,
-           PARTS: tl.constexpr, ROWS: tl.constexpr, PRECISION: tl.constexpr):  # fmt: skip
-    """Fields of BM rows at K scales, each STEP-th twice the one before it."""
+           PARTS: tl.constexpr, ROWS: tl.constexpr, FLAGGED: tl.constexpr, PRECISION: tl.constexpr):  # fmt: skip
+    """Fields of BM rows at the K scales `wanted`, each STEP-th twice the one before it; if FLAGGED, only if they are."""
     K_DTYPE: tl.constexpr = k_ptr.dtype.element_ty
     index = tl.program_id(0)
+    if FLAGGED:
+        if tl.load(flags + index) == 0:
+            return
     b, h, hk, row, inside, source, place = rows_of(index, queries, hq, groups, rows_ptr, positions, BM, ROWS)
     wide, step, which = tl.arange(0, WIDE), tl.arange(0, BN), tl.arange(0, PAD)
     q_at = q_ptr + b * q_sb + h * q_sh + source[:, None] * q_st + wide[None, :] * q_sd
@@ -43,7 +46,9 @@ def scales(q_ptr, k_ptr, mask_ptr, positions, rows_ptr, scale_ptr, fields, first
     k_base = k_ptr + b * k_sb + hk * k_sh
     k_off = wide[:, None] * k_sd + step[None, :] * k_st
     mask_at = mask_ptr + b * m_sb + h * m_sh + source[:, None] * m_st
-    scale = tl.load(scale_ptr + which, mask=which < K, other=1.0)
+    scale = tl.full([PAD], 1.0, tl.float32)
+    for i in tl.static_range(K):
+        scale = tl.where(which == i, wanted[i], scale)
     factor = (scale * LOG2E)[None, :]
     first_seen, last_seen = span_of(inside, place, keys, behind, ahead, split_keys, BN, GEOMETRY)
 
@@ -74,7 +79,7 @@ def scales(q_ptr, k_ptr, mask_ptr, positions, rows_ptr, scale_ptr, fields, first
         below = tl.where(s < here[:, None], tl.maximum(gap, OUT), OUT)
         sums, squares, crosses = tl.zeros_like(rest), tl.zeros_like(rest), tl.zeros_like(rest)
         for lead in tl.static_range(STEP):
-            w = tl.exp2(below * (tl.load(scale_ptr + lead) * LOG2E))
+            w = tl.exp2(below * (wanted[lead] * LOG2E))
             total = tl.sum(w, 1)
             for octave in tl.static_range(CHAIN):
                 if lead + octave * STEP < K:
