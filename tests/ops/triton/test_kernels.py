@@ -194,19 +194,26 @@ def small_tiles(monkeypatch):
         monkeypatch.setattr(dense, "SAMPLED", small)
 
 
+def rows_done_again(monkeypatch):
+    """How many, at each launch."""
+    marked, again = [], dense.again
+    monkeypatch.setattr(
+        dense, "again", lambda call, cut, marks, **o: (marked.append(int(marks.sum())), again(call, cut, marks, **o))
+    )
+    return marked
+
+
 @pytest.mark.parametrize("causal", [False, True], ids=["full", "causal"])
 @pytest.mark.parametrize("size", [1.0, 60.0], ids=["ordinary", "large logits"])
 @pytest.mark.usefixtures("small_tiles", "poisoned_memory")
 def test_the_fast_kernel(causal, size, device, monkeypatch):
-    """Logits of ±60 leave the room that one reference has: such rows are flagged and done again."""
+    """Logits of ±60 leave the room that one reference has: such rows are done again."""
     case = Case("", batch=1, heads=1, groups=2, queries=67, keys=83, dim=32, value_dim=32)
     q, k, v = (x.to(device) for x in case.tensors(torch.float16))
-    ran = []
-    general = attend.again
-    monkeypatch.setattr(attend, "again", lambda c, cut, f, **o: (ran.append(int(f.sum())), general(c, cut, f, **o)))
+    marked = rows_done_again(monkeypatch)
     got = attention(q, k, v, causal=causal, scale=size * 32**-0.5, stats=True, impl="triton")
-    assert len(ran) == 1
-    assert (ran[0] > 0) == (size > 1)
+    assert len(marked) == 1
+    assert (marked[0] > 0) == (size > 1)
     wide = (x.double().cpu() for x in (q, k, v))
     want = attention(*wide, causal=causal, scale=size * 32**-0.5, stats=True, impl="reference")
     close(got.stats, want.stats, budget=2e-5 * size)
@@ -228,7 +235,7 @@ def sums_pay(device, monkeypatch):
 @pytest.mark.parametrize("causal", [False, True], ids=["full", "causal"])
 @pytest.mark.usefixtures("small_tiles", "poisoned_memory")
 def test_moments_from_sums_of_the_keys(causal, offset, device, monkeypatch):
-    """Keys very far from 0 for their spread leave a difference of large sums too few digits: flagged, and done again."""
+    """Keys very far from 0 for their spread leave a difference of large sums too few digits: done again."""
     keys, dtype = sums_pay(device, monkeypatch)
     case = Case("", batch=1, heads=1, groups=2, queries=keys - 13, keys=keys, dim=32, value_dim=32)
     q, k, v = (x.to(device) for x in case.tensors(dtype))
@@ -236,14 +243,12 @@ def test_moments_from_sums_of_the_keys(causal, offset, device, monkeypatch):
     folded = []
     fold = dense.sums_of_keys
     monkeypatch.setattr(dense, "sums_of_keys", lambda *given: (folded.append(fold(*given)), folded[-1])[1])
-    flagged = []
-    general = attend.again
-    monkeypatch.setattr(attend, "again", lambda c, cut, f, **o: (flagged.append(int(f.sum())), general(c, cut, f, **o)))
+    marked = rows_done_again(monkeypatch)
     got = attention(q, k, v, causal=causal, stats=True, impl="triton").stats
     want = attention(*(x.double().cpu() for x in (q, k, v)), causal=causal, stats=True, impl="reference").stats
     assert folded[0].chunk
     assert folded[0].kept > 1 if causal else folded[0].kept == 1
-    assert (flagged[0] > 0) == (offset > 2)
+    assert (marked[0] > 0) == (offset > 2)
     close(got, want, ("n", "lse", "max_logit", "logit_mean", "logit_std", "entropy"), budget=2e-5 * max(1, offset))
 
 

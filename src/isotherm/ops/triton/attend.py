@@ -15,8 +15,6 @@ FAR = 1 << 30
 PROGRAMS = 512
 """Programs that keep a large GPU busy: keys are split until there are about this many."""
 LEAST_SPLIT = 512
-LOOKERS = 256
-"""Programs that look for flagged blocks, of which there are none as a rule."""
 
 
 @dataclass(frozen=True)
@@ -126,11 +124,6 @@ def run(call: Call, *, output: tuple[Tensor, Tensor] | None, fields: Fields | No
         merge(into, fields, cut.parts)
 
 
-def again(call: Call, cut: Split, flags: Tensor, *, output: tuple[Tensor, Tensor] | None, fields: Fields) -> None:
-    """The 64-row blocks (of each part) that are flagged, whatever was written for them before."""
-    launch(call, Blocks(64, blocks(call).keys, 4, 1), cut, output=output, fields=fields, flags=flags)
-
-
 def launch(
     call: Call,
     tile: Blocks,
@@ -138,7 +131,6 @@ def launch(
     *,
     output: tuple[Tensor, Tensor] | None,
     fields: Fields | None,
-    flags: Tensor | None = None,
 ) -> None:
     """One launch of the kernel."""
     b, h, rows = call.shape
@@ -151,20 +143,18 @@ def launch(
     )
     out, lse = (nothing, nothing) if output is None else output
     bias, mask = call.bias, None if call.mask is None else call.mask.view(torch.uint8)
-    early = flags is not None and call.q.is_cuda  # it may come up while the kernel before it still finishes
-    run = 1 if flags is None else power_of_2(pieces(programs * cut.parts, LOOKERS))
-    attend_kernel.attend[(pieces(programs, run), cut.parts)](
+    attend_kernel.attend[(programs, cut.parts)](
         call.q, call.k, call.v, nothing if bias is None else bias, nothing if mask is None else mask,
-        call.positions, call.positions if call.rows is None else call.rows, nothing if flags is None else flags,
+        call.positions, call.positions if call.rows is None else call.rows,
         out, lse, values, first_key, broken,
         *call.q.stride(), *call.k.stride(), *call.v.stride(), *shared_strides(bias), *shared_strides(mask),
         rows, call.k.shape[2], call.q.shape[3], call.v.shape[3], h, call.groups, call.behind, call.ahead,
-        float(call.scale), float(call.softcap), cut.keys, b * h * rows, b * h,
+        float(call.scale), float(call.softcap), cut.keys, b * h * rows,
         BM=tile.rows, BN=tile.keys, WIDE=width(call.q.shape[3]), WIDE_V=width(call.v.shape[3]),
         GEOMETRY=call.causal or call.window > 0, MASK=mask is not None, BIAS=bias is not None,
         SOFTCAP=call.softcap > 0, PARTS=call.q.dtype != call.k.dtype, ROWS=call.rows is not None,
-        FLAGGED=flags is not None, EARLY=early, RUN=run, OUTPUT=output is not None, STATS=fields is not None,
-        PRECISION=precision(call), num_warps=tile.warps, num_stages=tile.stages, launch_pdl=early,
+        OUTPUT=output is not None, STATS=fields is not None, PRECISION=precision(call), num_warps=tile.warps,
+        num_stages=tile.stages,
     )  # fmt: skip
 
 

@@ -8,7 +8,6 @@ may be a sample, and the keys of a row may be split over several programs, whose
 
 import triton
 import triton.language as tl
-from triton.language.extra.cuda import gdc_wait
 
 LN2 = tl.constexpr(0.6931471805599453)
 LOG2E = tl.constexpr(1.4426950408889634)
@@ -88,16 +87,17 @@ def seen_by(column, real, inside, place, behind, ahead, mask_at, m_ss, GEOMETRY:
     return seen
 
 
-@triton.jit
-def _rows(index, q_ptr, k_ptr, v_ptr, bias_ptr, mask_ptr, positions, rows_ptr, out_ptr, lse_ptr, fields, first_key, broken,
-          q_sb, q_sh, q_st, q_sd, k_sb, k_sh, k_st, k_sd, v_sb, v_sh, v_st, v_sd, b_sb, b_sh, b_st, b_ss, m_sb, m_sh,
-          m_st, m_ss, queries, keys, D, DV, hq, groups, behind, ahead, scale, softcap, split_keys, total_rows,
-          BM: tl.constexpr, BN: tl.constexpr, WIDE: tl.constexpr, WIDE_V: tl.constexpr, GEOMETRY: tl.constexpr,
-          MASK: tl.constexpr, BIAS: tl.constexpr, SOFTCAP: tl.constexpr, PARTS: tl.constexpr, ROWS: tl.constexpr,
-          OUTPUT: tl.constexpr, STATS: tl.constexpr, PRECISION: tl.constexpr):  # fmt: skip
-    """BM rows of one head."""
+@triton.jit(do_not_specialize=["queries", "keys", "behind", "ahead", "split_keys", "total_rows", "hq", "groups"])
+def attend(q_ptr, k_ptr, v_ptr, bias_ptr, mask_ptr, positions, rows_ptr, out_ptr, lse_ptr, fields, first_key, broken,
+           q_sb, q_sh, q_st, q_sd, k_sb, k_sh, k_st, k_sd, v_sb, v_sh, v_st, v_sd,
+           b_sb, b_sh, b_st, b_ss, m_sb, m_sh, m_st, m_ss,
+           queries, keys, D, DV, hq, groups, behind, ahead, scale, softcap, split_keys, total_rows,
+           BM: tl.constexpr, BN: tl.constexpr, WIDE: tl.constexpr, WIDE_V: tl.constexpr, GEOMETRY: tl.constexpr,
+           MASK: tl.constexpr, BIAS: tl.constexpr, SOFTCAP: tl.constexpr, PARTS: tl.constexpr, ROWS: tl.constexpr,
+           OUTPUT: tl.constexpr, STATS: tl.constexpr, PRECISION: tl.constexpr):  # fmt: skip
+    """BM rows of one head over the keys of split `program_id(1)`."""
     K_DTYPE: tl.constexpr = k_ptr.dtype.element_ty
-    b, h, hk, row, inside, source, place = rows_of(index, queries, hq, groups, rows_ptr, positions, BM, ROWS)
+    b, h, hk, row, inside, source, place = rows_of(tl.program_id(0), queries, hq, groups, rows_ptr, positions, BM, ROWS)
     wide, wide_v, step = tl.arange(0, WIDE), tl.arange(0, WIDE_V), tl.arange(0, BN)
     q_at = q_ptr + b * q_sb + h * q_sh + source[:, None] * q_st + wide[None, :] * q_sd
     q, q_low, size = take_query(q_at, inside[:, None], wide, D, K_DTYPE, PARTS)
@@ -195,36 +195,6 @@ def _rows(index, q_ptr, k_ptr, v_ptr, bias_ptr, mask_ptr, positions, rows_ptr, o
         tl.store(first_key + tl.program_id(1).to(tl.int64) * n + at, found, mask=inside)
         # NaN or Inf among the logits makes Σ w·(s − peak) NaN.
         tl.store(broken + tl.program_id(1).to(tl.int64) * n + at, (tl.abs(cross) < float("inf")) == 0, mask=inside)
-
-
-@triton.jit(
-    do_not_specialize=["queries", "keys", "behind", "ahead", "split_keys", "total_rows", "hq", "groups", "heads"]
-)
-def attend(q_ptr, k_ptr, v_ptr, bias_ptr, mask_ptr, positions, rows_ptr, flags, out_ptr, lse_ptr, fields, first_key, broken,
-           q_sb, q_sh, q_st, q_sd, k_sb, k_sh, k_st, k_sd, v_sb, v_sh, v_st, v_sd,
-           b_sb, b_sh, b_st, b_ss, m_sb, m_sh, m_st, m_ss,
-           queries, keys, D, DV, hq, groups, behind, ahead, scale, softcap, split_keys, total_rows, heads,
-           BM: tl.constexpr, BN: tl.constexpr, WIDE: tl.constexpr, WIDE_V: tl.constexpr, GEOMETRY: tl.constexpr,
-           MASK: tl.constexpr, BIAS: tl.constexpr, SOFTCAP: tl.constexpr, PARTS: tl.constexpr, ROWS: tl.constexpr,
-           FLAGGED: tl.constexpr, EARLY: tl.constexpr, RUN: tl.constexpr, OUTPUT: tl.constexpr, STATS: tl.constexpr,
-           PRECISION: tl.constexpr):  # fmt: skip
-    """RUN blocks of rows over the keys of split `program_id(1)`; if FLAGGED, only those of them that are."""
-    total = tl.cdiv(queries, BM) * heads
-    start, flags = tl.program_id(0) * RUN, flags + tl.program_id(1).to(tl.int64) * total
-    end = tl.minimum(start + RUN, total)
-    if EARLY:
-        gdc_wait()
-    if FLAGGED:
-        at = start + tl.arange(0, RUN)
-        if tl.max(tl.load(flags + at, mask=at < total, other=0).to(tl.int32), 0) == 0:
-            return
-    for index in range(start, end):
-        if not FLAGGED or tl.load(flags + index) != 0:
-            _rows(index, q_ptr, k_ptr, v_ptr, bias_ptr, mask_ptr, positions, rows_ptr, out_ptr, lse_ptr, fields, first_key,
-                  broken, q_sb, q_sh, q_st, q_sd, k_sb, k_sh, k_st, k_sd, v_sb, v_sh, v_st, v_sd, b_sb, b_sh, b_st, b_ss,
-                  m_sb, m_sh, m_st, m_ss, queries, keys, D, DV, hq, groups, behind, ahead, scale, softcap, split_keys,
-                  total_rows, BM, BN, WIDE, WIDE_V, GEOMETRY, MASK, BIAS, SOFTCAP, PARTS, ROWS, OUTPUT, STATS,
-                  PRECISION)  # fmt: skip
 
 
 @triton.jit(do_not_specialize=["splits", "total_rows"])

@@ -37,7 +37,7 @@ def _add(t, ratios, sums, crosses, DEPTHS: tl.constexpr):
 
 
 @triton.jit
-def _ordered(t, u):
+def ordered(t, u):
     """The lower and the higher; NaN if either is."""
     return tl.minimum(t, u, propagate_nan=tl.PropagateNan.ALL), tl.maximum(t, u, propagate_nan=tl.PropagateNan.ALL)
 
@@ -66,7 +66,7 @@ def _look(s, column, limit, factor, reference, ratios, top, sums, crosses, total
             seen = column + tl.arange(0, 8)[None, :] <= limit[:, None]
             t = tl.where(seen, t, HIDDEN)
             u = tl.where(seen, t, 0.0)
-        under, top = _ordered(top, t)
+        under, top = ordered(top, t)
         sums, crosses = _add(under, ratios, sums, crosses, DEPTHS)
         if MOMENTS:
             total, squares = total + u, tl.fma(u, u, squares)

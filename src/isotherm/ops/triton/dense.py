@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from triton.tools.tensor_descriptor import TensorDescriptor
 
-from isotherm.ops.triton import attend, dense_kernel, finish_kernel, gram_kernel
+from isotherm.ops.triton import attend, careful_kernel, dense_kernel, finish_kernel, gram_kernel
 from isotherm.ops.triton.attend import Call, pieces
 from isotherm.ops.triton.fields import Fields
 
@@ -62,6 +62,10 @@ STATISTICS = {
 }
 SAMPLED = {32: Tuning(64, 64, 3, 4, 128), 64: Tuning(64, 64, 3, 4, 128), 128: Tuning(64, 128, 2, 4, 168)}
 """Tiles by head dimension, and by causality."""
+CAREFUL = {False: Tuning(64, 64, 2, 4, 128), True: Tuning(64, 64, 2, 4, 168)}
+"""For the rows to be done again; by whether there is an output."""
+SPAN, TURNS = 512, 4
+"""Rows that are looked through for some to be done again, and programs that take turns in doing them."""
 
 
 @cache
@@ -100,13 +104,13 @@ def _bulk(x: Tensor) -> bool:
 
 
 def run(call: Call, *, output: tuple[Tensor, Tensor] | None, fields: Fields) -> None:
-    """Fill output = (out, lse) and fields; what the fast kernel flags is done again by the general one."""
+    """Fill output = (out, lse) and fields; rows the fast kernel cannot be trusted with are done again."""
     (b, h, t), d, s = call.shape, call.q.shape[3], call.k.shape[2]
     whole = (OUTPUT if output is not None else STATISTICS)[call.causal]
     tuning = (whole if call.rows is None else SAMPLED)[d]
     cut = attend.Split(1, s) if output is not None else attend.split(call, tuning.rows, tuning.keys)
     into = fields if cut.parts == 1 else Fields.empty(call.shape, call.q.device, parts=cut.parts)
-    flags = torch.empty(cut.parts * b * h * pieces(t, 64), dtype=torch.int8, device=call.q.device)
+    marks = torch.empty(cut.parts * b * h * t, dtype=torch.int8, device=call.q.device)
     factor, high, low = units(call.scale)
     raw, early = into.values.view(torch.float32), overlaps(call)
     sums = sums_of_keys(call, raw) if cut.parts == 1 and pays(call, output=output is not None) else Sums(call.k, call.k)
@@ -115,12 +119,12 @@ def run(call: Call, *, output: tuple[Tensor, Tensor] | None, fields: Fields) -> 
     else:
         _come_and_go(call, None if output is None else output[0], raw, sums, factor, tuning, cut)
     finish_kernel.finish[(pieces(t, 256) * b * h, cut.parts)](
-        raw, into.values, into.first_key, into.broken, flags, raw if output is None else output[1],
+        raw, into.values, into.first_key, into.broken, marks, raw if output is None else output[1],
         t, factor, high, low, b * h * t, cut.keys,
         BM=256, OUTPUT=output is not None, CHUNKS=sums.chunk > 0, LIMIT=ROOM[call.q.dtype], EARLY=early, num_warps=4,
         launch_pdl=early,
     )  # fmt: skip
-    attend.again(call, cut, flags, output=output, fields=into)
+    again(call, cut, marks, output=output, fields=into)
     if into is not fields:
         attend.merge(into, fields, cut.parts)
 
@@ -154,6 +158,24 @@ def _come_and_go(
         PIECE=tuning.piece or tuning.keys, STAGES=tuning.stages, CAUSAL=call.causal, OUTPUT=out is not None,
         ROWS=call.rows is not None, SPLIT=cut.parts > 1, CHUNKS=chunk > 0, EARLY=early,
         num_warps=tuning.warps, maxnreg=tuning.registers, launch_pdl=early and chunk > 0,
+    )  # fmt: skip
+
+
+def again(
+    call: Call, cut: attend.Split, marks: Tensor, *, output: tuple[Tensor, Tensor] | None, fields: Fields
+) -> None:
+    """The marked rows (of each part), whatever was written for them before."""
+    (b, h, t), early, tile = call.shape, overlaps(call), CAREFUL[output is not None]
+    factor, high, low = units(call.scale)
+    out, lse = (call.q, call.q) if output is None else output
+    careful_kernel.careful[(pieces(t, SPAN) * b * h, TURNS, cut.parts)](
+        call.q, tiles(call.k, tile.keys), tiles(call.k if output is None else call.v, tile.keys),
+        call.positions if call.rows is None else call.rows, call.positions, marks,
+        fields.values, fields.first_key, fields.broken, out, lse, *call.q.stride()[:3],
+        t, call.k.shape[2], h, call.groups, factor, high, low, b * h * t, cut.keys,
+        D=call.q.shape[3], BM=tile.rows, BN=tile.keys, SPAN=SPAN, CAUSAL=call.causal, OUTPUT=output is not None,
+        ROWS=call.rows is not None, EARLY=early, num_warps=tile.warps, num_stages=tile.stages,
+        maxnreg=tile.registers, launch_pdl=early,
     )  # fmt: skip
 
 

@@ -6,9 +6,9 @@ What keeps the softmax small beside the two matrix products:
 
 - Weights are 2^(t − r) for a reference r that stays put: the row's largest logit among the first 16 keys. No running
   maximum, so no rescaling of the output and no exchange between lanes until the row is done. float32 and bfloat16 have
-  room for weights up to 2^50; a row that needs more is flagged and done again by the kernel of `attend_kernel`.
+  room for weights up to 2^50; a row that needs more is marked, and done again by `careful_kernel`.
 - The largest key is left out of the sums by subtraction at the end (`finish_kernel`). That would cost a nearly frozen row
-  its digits (`RowStats.rest` is all there is to such a row), so these are flagged and done again, too.
+  its digits (`RowStats.rest` is all there is to such a row), so these are done again, too.
 - Weights are never negative, so the largest is found among their bits as whole numbers: Hopper compares three at a time.
 - Sums stay in the lanes ([rows, 8]: the eight columns a quad of lanes holds) until the last block.
 """

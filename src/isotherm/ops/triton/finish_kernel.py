@@ -57,7 +57,7 @@ def merged(mean, spread, direct, seen, along, reach, square, scale):
 
 
 @triton.jit(do_not_specialize=["queries", "total_rows", "split_keys"])
-def finish(raw, fields, first_key, broken, flags, lse_ptr, queries, factor, unit_high, unit_low, total_rows, split_keys,
+def finish(raw, fields, first_key, broken, marks, lse_ptr, queries, factor, unit_high, unit_low, total_rows, split_keys,
            BM: tl.constexpr, OUTPUT: tl.constexpr, CHUNKS: tl.constexpr, LIMIT: tl.constexpr,
            EARLY: tl.constexpr):  # fmt: skip
     """BM rows of a head and split. `unit` turns log₂ units into nats."""
@@ -91,10 +91,6 @@ def finish(raw, fields, first_key, broken, flags, lse_ptr, queries, factor, unit
         total - big < _least(limit) * big
     )  # nearly frozen: what is left beside the largest key has too few digits
     fine = ((big <= LIMIT) & (big > 0) | (some == 0)) & (tl.abs(cross) < float("inf")) & ((blurred & (limit > 0)) == 0)
-    flag = tl.max(tl.where(fine | (inside == 0), 0, 1).reshape(BM // 64, 64), 1).to(tl.int8)
-    sixty, sixties = block * (BM // 64) + tl.arange(0, BM // 64), tl.cdiv(queries, 64)
-    heads = tl.num_programs(0) // blocks
-    tl.store(flags + (split * heads + head) * sixties + sixty, flag, mask=sixty < sixties)
     big = tl.where(some, big, 1.0)
     top, one = tl.log2(big).to(tl.float64), 1.0 / big.to(tl.float64)
     rest = tl.where(limit > 0, total.to(tl.float64) * one - 1.0, 0.0)
@@ -111,6 +107,7 @@ def finish(raw, fields, first_key, broken, flags, lse_ptr, queries, factor, unit
     tl.store(fields + 7 * n, tl.where(some, sink.to(tl.float64) * scale, NOTHING), mask=inside)
     tl.store(first_key + split * n + at, tl.where(some, split * split_keys, NO_KEY), mask=inside)
     tl.store(broken + split * n + at, inside == 0, mask=inside)
+    tl.store(marks + split * n + at, tl.where(fine, 0, 1).to(tl.int8), mask=inside)
     if OUTPUT:
         lse = peak + tl.log2(1.0 + rest.to(tl.float32)).to(tl.float64) * LN2
         tl.store(lse_ptr + at, tl.where(some, lse.to(tl.float32), float("-inf")), mask=inside)
