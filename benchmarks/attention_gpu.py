@@ -18,7 +18,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 import torch
@@ -106,6 +106,18 @@ def checked(x: Inputs) -> dict[tuple[str, str], tuple[Callable[[], object], dict
             for scale, got in zip(scales, at, strict=True):
                 wrong(numbers(got, pick), x.truth(few, scale))
             add(f"8 scales, {name}", "isotherm", lambda scales=scales: kernels.statistics_at(x.problem, scales), {}, {})
+        hot = replace(x.problem, scale=1.0)  # without 1/√d rows freeze: many are done again
+        want, solution = x.truth(few, 1.0), kernels.solve(hot, stats=True)
+        assert solution.stats is not None
+        add(
+            "forward, unscaled",
+            "isotherm",
+            lambda: kernels.solve(hot, stats=True),
+            numbers(solution.stats, pick, solution.output),
+            want,
+        )
+        found_stats = kernels.statistics(hot)
+        add("statistics, unscaled", "isotherm", lambda: kernels.statistics(hot), numbers(found_stats, pick), want)
     tasks |= gradients(x, tasks)
     return tasks
 
@@ -188,7 +200,7 @@ def measure(shape: Shape, rounds: int) -> list[Row]:
     memory = {}
     for (task, provider), (run, *_) in tasks.items():
         with torch.set_grad_enabled(task == "forward+backward"):
-            memory[task, provider] = extra_mib(run, output if task == "forward" else 0)
+            memory[task, provider] = extra_mib(run, output if task in ("forward", "forward, unscaled") else 0)
     runs: dict[tuple[str, str, str], Callable[[], object]] = {}
     for (task, provider), (run, *_) in tasks.items():
         quiet = run if task == "forward+backward" else torch.no_grad()(run)
@@ -201,7 +213,7 @@ def measure(shape: Shape, rounds: int) -> list[Row]:
         low, middle, high = (sorted(times)[min(len(times) - 1, int(f * len(times)))] for f in (0.2, 0.5, 0.8))
         base = "forward+backward" if task == "forward+backward" else "forward"
         cudnn = st.median(samples.get((base, "cudnn", timing), [math.nan]))
-        work = shape.flops * (3.5 if task == "forward+backward" else 0.5 if task in ("statistics",) else 1.0)
+        work = shape.flops * (3.5 if task == "forward+backward" else 0.5 if task.startswith("statistics") else 1.0)
         errors = " ".join(f"{n}={e:.1e}" for n, e in tasks[task, provider][1].items())
         rows.append(
             Row(

@@ -30,3 +30,10 @@ if not torch.cuda.is_available():
 @pytest.fixture
 def device():
     return "cuda" if torch.cuda.is_available() else "cpu"
+
+
+def pytest_collection_modifyitems(items):
+    """Where there is a GPU, `make test-gpu` runs these, too."""
+    for item in items:
+        if torch.cuda.is_available() and item.path.parent.name == "triton":
+            item.add_marker(pytest.mark.gpu)

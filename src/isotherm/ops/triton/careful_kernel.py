@@ -74,7 +74,10 @@ def careful(q_ptr, k_desc, v_desc, rows_ptr, positions, marks, fields, first_key
     n, home = total_rows.to(tl.int64), head.to(tl.int64) * queries
     fields, first_key, broken = fields + split * 8 * n + home, first_key + split * n + home, broken + split * n + home
     every = span * SPAN + tl.arange(0, SPAN)
-    upto = tl.cumsum(tl.load(marks + split * n + home + every, mask=every < queries, other=0).to(tl.int32), 0)
+    marked = tl.load(marks + split * n + home + every, mask=every < queries, other=0).to(tl.int32)
+    if tl.max(marked, 0) == 0:
+        return
+    upto = tl.cumsum(marked, 0)
     many = tl.max(upto, 0)
     b, h = head // hq, head % hq
     hk = h // groups
