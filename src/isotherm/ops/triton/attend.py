@@ -15,6 +15,8 @@ FAR = 1 << 30
 PROGRAMS = 512
 """Programs that keep a large GPU busy: keys are split until there are about this many."""
 LEAST_SPLIT = 512
+LEAN = 168
+"""Registers for statistics alone in half precision: three programs a multiprocessor."""
 
 
 @dataclass(frozen=True)
@@ -56,7 +58,7 @@ class Call:
 
 @dataclass(frozen=True)
 class Blocks:
-    """Rows × keys of a tile, and the warps that work on it."""
+    """Rows × keys of a tile, the warps that work on it, and blocks of keys in flight."""
 
     rows: int
     keys: int
@@ -83,12 +85,12 @@ def blocks(call: Call, *, backward: bool = False) -> Blocks:
     """The tile that fits this head dimension and precision."""
     wide = max(width(call.q.shape[3]), width(call.v.shape[3]))
     if call.k.dtype is torch.float32:
-        return Blocks(32, 32, 4, 1) if wide > 64 or backward else Blocks(64, 32, 4, 2)
+        return Blocks(32, 32, 4, 1) if wide > 64 or backward else Blocks(64, 32, 8, 2)
     if wide > 256:
         return Blocks(32, 32, 4, 1)
     if wide == 256:
         return Blocks(32, 32, 4, 1) if backward else Blocks(64, 32, 4, 2)
-    return Blocks(64, 64, 4, 2)
+    return Blocks(64, 64, 4, 2 if backward else 3)
 
 
 def precision(call: Call) -> str:
@@ -151,10 +153,10 @@ def launch(
         rows, call.k.shape[2], call.q.shape[3], call.v.shape[3], h, call.groups, call.behind, call.ahead,
         float(call.scale), float(call.softcap), cut.keys, b * h * rows,
         BM=tile.rows, BN=tile.keys, WIDE=width(call.q.shape[3]), WIDE_V=width(call.v.shape[3]),
-        GEOMETRY=call.causal or call.window > 0, MASK=mask is not None, BIAS=bias is not None,
+        GEOMETRY=call.causal or call.window > 0, MASK=shared(mask), BIAS=shared(bias),
         SOFTCAP=call.softcap > 0, PARTS=call.q.dtype != call.k.dtype, ROWS=call.rows is not None,
         OUTPUT=output is not None, STATS=fields is not None, PRECISION=precision(call), num_warps=tile.warps,
-        num_stages=tile.stages,
+        num_stages=tile.stages, maxnreg=LEAN if output is None and call.k.dtype is not torch.float32 else None,
     )  # fmt: skip
 
 
@@ -166,6 +168,11 @@ def merge(parts: Fields, into: Fields, splits: int) -> None:
         parts.values, parts.first_key, into.values, into.first_key, into.broken, splits, total,
         PARTS=size, BLOCK=block, num_warps=4,
     )  # fmt: skip
+
+
+def shared(tensor: Tensor | None) -> int:
+    """How a mask or a bias is read: not at all, once for all rows, or for each."""
+    return 0 if tensor is None else 1 if tensor.shape[2] == 1 else 2
 
 
 def shared_strides(tensor: Tensor | None) -> tuple[int, int, int, int]:

@@ -1,13 +1,16 @@
 # mypy: ignore-errors
-# ruff: noqa: PLR0915, SIM108
+# ruff: noqa: PLR0912, PLR0915
 """Attention and its row statistics for everything the reference takes: one block of rows of one head per program.
 
-A running maximum, so logits of any size keep their digits; the tiles' sums are merged as `RowStats` merges them. Rows
-may be a sample, and the keys of a row may be split over several programs, whose fields `merge` brings together.
+Weights are relative to a reference that moves when they would leave their range, so logits of any size keep their digits;
+every tile has sums of its own, and the largest weight is kept apart from them. Rows may be a sample, and the keys of a row
+may be split over several programs, whose fields `merge` brings together.
 """
 
 import triton
 import triton.language as tl
+
+from isotherm.ops.triton.lanes import HIDDEN, LANES, halves, highest, ordered
 
 LN2 = tl.constexpr(0.6931471805599453)
 LOG2E = tl.constexpr(1.4426950408889634)
@@ -77,6 +80,26 @@ def span_of(inside, place, keys, behind, ahead, split_keys, BN: tl.constexpr, GE
 
 
 @triton.jit
+def tiles_of(inside, place, behind, ahead, first_seen, last_seen, BN: tl.constexpr, GEOMETRY: tl.constexpr,
+             MASK: tl.constexpr):  # fmt: skip
+    """Blocks of keys before those that every row sees whole; where these start; how many they are; and all the others.
+
+    The keys a row sees first are in the former, so these have at least one.
+    """
+    whole, end = first_seen + BN, last_seen
+    if GEOMETRY:
+        least = tl.min(tl.where(inside, place, 2147483647), 0)
+        most = tl.max(tl.where(inside, place, -2147483648), 0)
+        whole = tl.maximum(whole, (tl.maximum(most - behind, 0) // BN + 1) * BN)
+        end = tl.minimum(end, least + ahead + 1)
+    if MASK:
+        whole = tl.maximum(whole, last_seen)
+    lead = tl.maximum(tl.cdiv(tl.minimum(whole, last_seen) - first_seen, BN), 0)
+    wholes = tl.maximum(end - whole, 0) // BN
+    return lead, whole, wholes, lead + tl.maximum(tl.cdiv(last_seen - whole - wholes * BN, BN), 0)
+
+
+@triton.jit
 def seen_by(column, real, inside, place, behind, ahead, mask_at, m_ss, GEOMETRY: tl.constexpr, MASK: tl.constexpr):
     """Which rows see which of a block's keys, [BM, BN]."""
     seen = real[None, :] & inside[:, None]
@@ -85,6 +108,21 @@ def seen_by(column, real, inside, place, behind, ahead, mask_at, m_ss, GEOMETRY:
     if MASK:
         seen &= tl.load(mask_at + column[None, :].to(tl.int64) * m_ss, mask=seen, other=0) != 0
     return seen
+
+
+@triton.jit
+def _under(t, w, top, big, rest, rest2, cross, BM: tl.constexpr, BN: tl.constexpr):
+    """Per lane: the largest exponent and weight; Σw, Σw², Σwt with a tile's part added, of all others."""
+    if BN > LANES:
+        t, t_later = halves(t, BM, BN)
+        w, w_later = halves(w, BM, BN)
+        top, big, rest, rest2, cross = _under(t, w, top, big, rest, rest2, cross, BM, BN // 2)
+        top, big, rest, rest2, cross = _under(t_later, w_later, top, big, rest, rest2, cross, BM, BN // 2)
+    else:
+        t, top = ordered(top, t)
+        low, big = tl.minimum(w, big), tl.maximum(w, big)
+        rest, rest2, cross = rest + low, tl.fma(low, low, rest2), tl.fma(low, t, cross)
+    return top, big, rest, rest2, cross
 
 
 @triton.jit(do_not_specialize=["queries", "keys", "behind", "ahead", "split_keys", "total_rows", "hq", "groups"])
@@ -97,6 +135,7 @@ def attend(q_ptr, k_ptr, v_ptr, bias_ptr, mask_ptr, positions, rows_ptr, out_ptr
            OUTPUT: tl.constexpr, STATS: tl.constexpr, PRECISION: tl.constexpr):  # fmt: skip
     """BM rows of one head over the keys of split `program_id(1)`."""
     K_DTYPE: tl.constexpr = k_ptr.dtype.element_ty
+    ROOM: tl.constexpr = 8.0 if v_ptr.dtype.element_ty == tl.float16 else 32.0
     b, h, hk, row, inside, source, place = rows_of(tl.program_id(0), queries, hq, groups, rows_ptr, positions, BM, ROWS)
     wide, wide_v, step = tl.arange(0, WIDE), tl.arange(0, WIDE_V), tl.arange(0, BN)
     q_at = q_ptr + b * q_sb + h * q_sh + source[:, None] * q_st + wide[None, :] * q_sd
@@ -105,96 +144,139 @@ def attend(q_ptr, k_ptr, v_ptr, bias_ptr, mask_ptr, positions, rows_ptr, out_ptr
     # One 64-bit address a tile, 32-bit offsets within it: a tile of 64-bit addresses would fill the registers.
     k_base, v_base = k_ptr + b * k_sb + hk * k_sh, v_ptr + b * v_sb + hk * v_sh
     k_off, v_off = wide[:, None] * k_sd + step[None, :] * k_st, step[:, None] * v_st + wide_v[None, :] * v_sd
-    bias_at = bias_ptr + b * b_sb + h * b_sh + source[:, None] * b_st
-    mask_at = mask_ptr + b * m_sb + h * m_sh + source[:, None] * m_st
+    bias_ptr, mask_ptr = bias_ptr + b * b_sb + h * b_sh, mask_ptr + b * m_sb + h * m_sh
+    bias_at, mask_at = bias_ptr + source[:, None] * b_st, mask_ptr + source[:, None] * m_st
 
     first_seen, last_seen = span_of(inside, place, keys, behind, ahead, split_keys, BN, GEOMETRY)
-
-    peak = tl.full([BM], float("-inf"), tl.float32)
-    rest, rest2, cross = tl.zeros([BM], tl.float32), tl.zeros([BM], tl.float32), tl.zeros([BM], tl.float32)
+    # A row sees the keys from `begin` to `end`, but for a mask.
+    begin, end = tl.zeros([BM], tl.int32) + first_seen, tl.zeros([BM], tl.int32) + last_seen
+    if GEOMETRY:
+        begin, end = tl.maximum(begin, place - behind), tl.minimum(end, place + ahead + 1)
+    begin, end = tl.where(inside, begin, 0), tl.where(inside, end, 0)
+    lead, whole, wholes, edges = tiles_of(inside, place, behind, ahead, first_seen, last_seen, BN, GEOMETRY, MASK)
+    reference, peak = tl.full([BM], float("-inf"), tl.float32), tl.full([BM], float("-inf"), tl.float32)
+    z, total = tl.zeros([BM, LANES], tl.float32), tl.zeros([BM], tl.float32)
+    top, big, rest, rest2, cross = z + HIDDEN, z, z, z, z
     count, mean, m2 = tl.zeros([BM], tl.float32), tl.zeros([BM], tl.float32), tl.zeros([BM], tl.float32)
-    first, first_s = tl.full([BM], NO_COLUMN, tl.int32), tl.zeros([BM], tl.float32)
+    first, first_s = begin, tl.zeros([BM], tl.float32)
+    if MASK:
+        first = tl.full([BM], NO_COLUMN, tl.int32)
     o = tl.zeros([BM, WIDE_V], tl.float32)
-    k_base += first_seen.to(tl.int64) * k_st
-    v_base += first_seen.to(tl.int64) * v_st
-    for start in range(first_seen, last_seen, BN):
-        column = start + step
-        real = column < keys
-        k = tl.load(k_base + k_off, mask=real[None, :] & (wide < D)[:, None], other=0.0)
-        seen = seen_by(column, real, inside, place, behind, ahead, mask_at, m_ss, GEOMETRY, MASK)
-        added = 0.0
-        if BIAS:
-            added = tl.load(bias_at + column[None, :].to(tl.int64) * b_ss, mask=seen, other=0.0).to(tl.float32)
-        s = logits(q, q_low, k, row_scale, added, softcap, PARTS, BIAS, SOFTCAP, PRECISION)
-        s = tl.where(seen, s, float("-inf"))
-        here = tl.max(s, 1)
-        new = tl.maximum(peak, here)
-        base = tl.where(new == float("-inf"), 0.0, new)
-        gap = tl.where(seen, (s - base[:, None]) * LOG2E, 0.0)
-        w = tl.where(seen, tl.exp2(gap), 0.0)
-        keep = tl.exp2((peak - base) * LOG2E)
-        shift = tl.where(peak == float("-inf"), 0.0, (peak - base) * LOG2E)
-        if STATS:
-            # The largest key is left out of rest and rest2, once, wherever it stands; equals of it are not.
-            below = tl.where(s < here[:, None], w, 0.0)
-            equals = tl.sum(tl.where(seen & (s == here[:, None]), 1.0, 0.0), 1)
-            top = tl.where(here == float("-inf"), 0.0, tl.exp2((here - base) * LOG2E))
-            low = tl.minimum(keep, top)
-            more = tl.maximum(equals - 1.0, 0.0) * top
-            cross = keep * (cross + shift * tl.where(count > 0, 1.0 + rest, 0.0)) + tl.sum(w * gap, 1)
-            rest2 = rest2 * keep * keep + tl.sum(below * below, 1) + low * low + more * top
-            rest = rest * keep + tl.sum(below, 1) + low + more
-            n = tl.sum(tl.where(seen, 1.0, 0.0), 1)
-            fair = tl.sum(tl.where(seen, s - base[:, None], 0.0), 1) / tl.maximum(n, 1.0)
-            away = tl.where(seen, (s - base[:, None]) - fair[:, None], 0.0)
-            part = n / tl.maximum(count + n, 1.0)
-            between = fair + (base - mean)
-            m2 += tl.sum(away * away, 1) + tl.where(count > 0, between * between * part * count, 0.0)
-            mean += between * part
-            count += n
-            found = tl.min(tl.where(seen, column[None, :], NO_COLUMN), 1)
-            value = tl.sum(tl.where(seen & (column[None, :] == found[:, None]), s, 0.0), 1)
-            first_s = tl.where(first == NO_COLUMN, value, first_s)
-            first = tl.minimum(first, found)
-        else:
-            rest = rest * keep + tl.sum(w, 1)
-        if OUTPUT:
-            v_at = v_base + v_off
-            v = tl.load(v_at, mask=real[:, None] & (wide_v < DV)[None, :], other=0.0)
-            o = tl.dot(w.to(v.dtype), v, o * keep[:, None], input_precision=PRECISION)
-        peak = new
-        k_base += BN * k_st
-        v_base += BN * v_st
+    for part in tl.static_range(
+        1 if MASK else 2
+    ):  # blocks of keys that not every row sees whole, and the first; then all others
+        for turn in range(edges if part == 0 else wholes):
+            start = whole + turn * BN
+            if part == 0:
+                start = tl.where(turn < lead, first_seen + turn * BN, whole + (wholes + turn - lead) * BN)
+            column = start + step
+            real = column < keys
+            k_at = k_base + start.to(tl.int64) * k_st + k_off
+            k = tl.load(k_at, mask=real[None, :] & (wide < D)[:, None] if part == 0 else (wide < D)[:, None], other=0.0)
+            added, seen = 0.0, (column[None, :] >= begin[:, None]) & (column[None, :] < end[:, None])
+            if MASK == 1:  # the same for every row
+                seen &= (tl.load(mask_ptr + column.to(tl.int64) * m_ss, mask=real, other=0) != 0)[None, :]
+            elif MASK == 2:
+                seen &= tl.load(mask_at + column[None, :].to(tl.int64) * m_ss, mask=seen, other=0) != 0
+            if BIAS == 1:
+                added = tl.load(bias_ptr + column.to(tl.int64) * b_ss, mask=real, other=0.0).to(tl.float32)[None, :]
+            elif BIAS == 2:
+                at = bias_at + column[None, :].to(tl.int64) * b_ss
+                added = tl.load(at, mask=seen if part == 0 else inside[:, None], other=0.0).to(tl.float32)
+            s = logits(q, q_low, k, row_scale, added, softcap, PARTS, BIAS, SOFTCAP, PRECISION)
+            if part == 0:
+                s = tl.where(seen, s, float("-inf"))
+            here = tl.max(s, 1)
+            # The reference weights are relative to moves only when it must: when they would leave their range.
+            new = tl.where(here * LOG2E > reference + ROOM, here * LOG2E, reference)
+            base = tl.where(new == float("-inf"), 0.0, new)
+            keep = tl.exp2(reference - base)
+            t = s * LOG2E - base[:, None]
+            if part == 0:
+                t = tl.where(seen, t, HIDDEN)
+            w = tl.exp2(t)
+            if STATS:
+                shift = tl.where(reference == float("-inf"), 0.0, reference - base)[:, None]
+                by = keep[:, None]
+                top, big, cross, rest, rest2 = (
+                    top + shift,
+                    big * by,
+                    (cross + shift * rest) * by,
+                    rest * by,
+                    rest2 * by * by,
+                )
+                top, big, w1, w2, wt = _under(t, w, top, big, z, z, z, BM, BN)
+                rest, rest2, cross = rest + w1, rest2 + w2, cross + wt
+                # Moments about the mean so far; at first about the largest logit.
+                centre = tl.where(count > 0, mean, here)
+                u = s - centre[:, None]
+                n = tl.full([BM], BN, tl.float32)
+                if part == 0:
+                    u = tl.where(seen, u, 0.0)
+                    n = tl.maximum(tl.minimum(end, start + BN) - tl.maximum(begin, start), 0).to(tl.float32)
+                if MASK:  # told from the logits, which are where the sums are made
+                    n = tl.sum(tl.where(s != float("-inf"), 1.0, 0.0), 1)
+                away = tl.sum(u, 1)
+                fair = away / tl.maximum(n, 1.0)
+                share = n / tl.maximum(count + n, 1.0)
+                m2 += tl.maximum(tl.sum(u * u, 1) - away * fair, 0.0) + tl.where(
+                    count > 0, fair * fair * share * count, 0.0
+                )
+                mean = tl.where(count > 0, mean + fair * share, tl.where(n > 0, centre + fair, 0.0))
+                count += n
+                peak = tl.maximum(peak, here)
+                if MASK:
+                    found = tl.min(tl.where(s != float("-inf"), column[None, :], NO_COLUMN), 1)
+                    value = tl.sum(tl.where(column[None, :] == found[:, None], s, 0.0), 1)
+                    first_s = tl.where(found < first, value, first_s)
+                    first = tl.minimum(first, found)
+                elif part == 0:
+                    first_s += tl.sum(tl.where(column[None, :] == begin[:, None], s, 0.0), 1)
+            else:
+                total = total * keep + tl.sum(w, 1)
+            if OUTPUT:
+                v_at = v_base + start.to(tl.int64) * v_st + v_off
+                v = tl.load(
+                    v_at,
+                    mask=real[:, None] & (wide_v < DV)[None, :] if part == 0 else (wide_v < DV)[None, :],
+                    other=0.0,
+                )
+                o = tl.dot(w.to(v.dtype), v, o * keep[:, None], input_precision=PRECISION)
+            reference = new
 
-    some = peak > float("-inf")
     if STATS:
-        total = tl.where(some, 1.0 + rest, 0.0)
-    else:
-        total = rest
+        # The largest of all lanes stays apart, those of the other lanes join the sums.
+        apart, above, largest = highest(top), tl.max(top, 1).to(tl.float64), tl.max(big, 1)
+        low, under = tl.where(apart, 0.0, big), tl.where(apart, HIDDEN, top)
+        rest, rest2 = tl.sum(rest + low, 1), tl.sum(tl.fma(low, low, rest2), 1)
+        cross = tl.sum(tl.fma(low, under, cross), 1)
+        total = largest + rest
     at = (b * hq + h) * queries + row
     if OUTPUT:
         o = o / tl.where(total > 0, total, 1.0)[:, None]
         out_at = out_ptr + at[:, None] * DV + wide_v[None, :]
         tl.store(out_at, o.to(out_ptr.dtype.element_ty), mask=inside[:, None] & (wide_v < DV)[None, :])
-        lse = peak.to(tl.float64) + tl.log2(tl.where(total > 0, total, 1.0)).to(tl.float64) * LN2
+        lse = (reference.to(tl.float64) + tl.log2(tl.where(total > 0, total, 1.0)).to(tl.float64)) * LN2
         tl.store(lse_ptr + at, tl.where(total == 0, float("-inf"), lse.to(tl.float32)), mask=inside)
     if STATS:
         n = total_rows.to(tl.int64)
-        base = fields + tl.program_id(1).to(tl.int64) * 8 * n + at
+        to = fields + tl.program_id(1).to(tl.int64) * 8 * n + at
         met = count > 0
-        peak_d = tl.where(some, peak.to(tl.float64), NOTHING)
-        tl.store(base, count.to(tl.float64), mask=inside)
-        tl.store(base + n, mean.to(tl.float64), mask=inside)
-        tl.store(base + 2 * n, m2.to(tl.float64), mask=inside)
-        tl.store(base + 3 * n, peak_d, mask=inside)
-        tl.store(base + 4 * n, rest.to(tl.float64), mask=inside)
-        tl.store(base + 5 * n, rest2.to(tl.float64), mask=inside)
-        tl.store(base + 6 * n, cross.to(tl.float64) * LN2, mask=inside)
-        tl.store(base + 7 * n, tl.where(met, first_s.to(tl.float64), NOTHING), mask=inside)
+        one = 1.0 / tl.where(largest > 0, largest, 1.0).to(tl.float64)
+        rest_d = rest.to(tl.float64) * one
+        cross_d = cross.to(tl.float64) * one - tl.where(met, above, 0.0) * rest_d
+        tl.store(to, count.to(tl.float64), mask=inside)
+        tl.store(to + n, mean.to(tl.float64), mask=inside)
+        tl.store(to + 2 * n, m2.to(tl.float64), mask=inside)
+        tl.store(to + 3 * n, tl.where(met, peak.to(tl.float64), NOTHING), mask=inside)
+        tl.store(to + 4 * n, rest_d, mask=inside)
+        tl.store(to + 5 * n, rest2.to(tl.float64) * one * one, mask=inside)
+        tl.store(to + 6 * n, cross_d * LN2, mask=inside)
+        tl.store(to + 7 * n, tl.where(met, first_s.to(tl.float64), NOTHING), mask=inside)
         found = tl.where(met, first.to(tl.int64), NO_KEY)
         tl.store(first_key + tl.program_id(1).to(tl.int64) * n + at, found, mask=inside)
         # NaN or Inf among the logits makes Σ w·(s − peak) NaN.
-        tl.store(broken + tl.program_id(1).to(tl.int64) * n + at, (tl.abs(cross) < float("inf")) == 0, mask=inside)
+        tl.store(broken + tl.program_id(1).to(tl.int64) * n + at, (tl.abs(cross_d) < float("inf")) == 0, mask=inside)
 
 
 @triton.jit(do_not_specialize=["splits", "total_rows"])

@@ -14,15 +14,14 @@ import triton
 import triton.language as tl
 from triton.language.extra.cuda import gdc_wait
 
-from isotherm.ops.triton.chain_kernel import HIDDEN, ordered
-from isotherm.ops.triton.dense_kernel import first_columns, halves
 from isotherm.ops.triton.finish_kernel import LN2
+from isotherm.ops.triton.lanes import HIDDEN, LANES, first_columns, halves, highest, ordered
 
 
 @triton.jit
 def _extent(s, column, limit, factor, top, total, BM: tl.constexpr, BN: tl.constexpr, MASKED: tl.constexpr):
     """Per lane [BM, 8], with a tile's part: the largest logit, and their sum."""
-    if BN > 8:
+    if BN > LANES:
         s, rest = halves(s, BM, BN)
         top, total = _extent(s, column, limit, factor, top, total, BM, BN // 2, MASKED)
         top, total = _extent(rest, column + BN // 2, limit, factor, top, total, BM, BN // 2, MASKED)
@@ -30,7 +29,7 @@ def _extent(s, column, limit, factor, top, total, BM: tl.constexpr, BN: tl.const
         t = s * factor
         u = t
         if MASKED:
-            seen = column + tl.arange(0, 8)[None, :] <= limit[:, None]
+            seen = column + tl.arange(0, LANES)[None, :] <= limit[:, None]
             t, u = tl.where(seen, t, float("-inf")), tl.where(seen, t, 0.0)
         top, total = tl.maximum(top, t), total + u
     return top, total
@@ -40,7 +39,7 @@ def _extent(s, column, limit, factor, top, total, BM: tl.constexpr, BN: tl.const
 def _look(s, column, limit, factor, peak, centre, top, rest, rest2, cross, total, squares, BM: tl.constexpr,
           BN: tl.constexpr, MASKED: tl.constexpr):  # fmt: skip
     """Per lane, with a tile's part: the largest exponent; of the others Σw, Σw², Σwt; Σu and Σu² about the centre."""
-    if BN > 8:
+    if BN > LANES:
         s, later = halves(s, BM, BN)
         top, rest, rest2, cross, total, squares = _look(
             s, column, limit, factor, peak, centre, top, rest, rest2, cross, total, squares, BM, BN // 2, MASKED
@@ -52,7 +51,7 @@ def _look(s, column, limit, factor, peak, centre, top, rest, rest2, cross, total
     else:
         t, u = s * factor - peak[:, None], s * factor - centre[:, None]
         if MASKED:
-            seen = column + tl.arange(0, 8)[None, :] <= limit[:, None]
+            seen = column + tl.arange(0, LANES)[None, :] <= limit[:, None]
             t, u = tl.where(seen, t, HIDDEN), tl.where(seen, u, 0.0)
         under, top = ordered(top, t)
         w = tl.exp2(under)
@@ -99,7 +98,7 @@ def careful(q_ptr, k_desc, v_desc, rows_ptr, positions, marks, fields, first_key
         tiles = (tl.max(limit, 0) + BN) // BN
         q_at = q_ptr + b.to(tl.int64) * q_sb + h.to(tl.int64) * q_sh + source[:, None] * q_st
         q = tl.load(q_at + wide[None, :])
-        z = tl.zeros([BM, 8], tl.float32)
+        z = tl.zeros([BM, LANES], tl.float32)
         sink, top, total = tl.zeros([BM], tl.float32), z + float("-inf"), z
         for part in tl.static_range(2):
             for i in range(begin // BN if part == 0 else whole, whole if part == 0 else tiles):
@@ -125,18 +124,17 @@ def careful(q_ptr, k_desc, v_desc, rows_ptr, positions, marks, fields, first_key
                     v = v_desc.load([b, hk, i * BN, 0]).reshape(BN, D)
                     o = tl.dot(w.to(v.dtype), v, o)
         # The largest of all lanes stays apart, those of the other lanes join the sums.
-        best = tl.argmax(top, 1)
-        under = tl.where(tl.arange(0, 8)[None, :] == best[:, None], HIDDEN, top)
+        under = tl.where(highest(top), HIDDEN, top)
         w = tl.exp2(under)
         top = tl.max(top, 1)
-        share, highest = 1.0 / tl.exp2(top).to(tl.float64), top.to(tl.float64)
+        share, above = 1.0 / tl.exp2(top).to(tl.float64), top.to(tl.float64)
         rest = tl.sum(rest + w, 1).to(tl.float64) * share
         rest2 = tl.sum(tl.fma(w, w, rest2), 1).to(tl.float64) * share * share
-        cross = (tl.sum(tl.fma(w, under, cross), 1).to(tl.float64) * share - highest * rest) * unit
+        cross = (tl.sum(tl.fma(w, under, cross), 1).to(tl.float64) * share - above * rest) * unit
         total, seen = tl.sum(total, 1).to(tl.float64), tl.maximum(count, 1).to(tl.float64)
         spread = tl.maximum(tl.sum(squares, 1).to(tl.float64) - total * total / seen, 0.0) * unit * unit
         to = fields + row
-        peak_d = (peak.to(tl.float64) + highest) * unit
+        peak_d = (peak.to(tl.float64) + above) * unit
         tl.store(to, count.to(tl.float64), mask=inside)
         tl.store(to + n, (centre.to(tl.float64) + total / seen) * unit, mask=inside)
         tl.store(to + 2 * n, spread, mask=inside)

@@ -13,12 +13,12 @@ import triton
 import triton.language as tl
 from triton.language.extra.cuda import gdc_wait
 
-from isotherm.ops.triton.dense_kernel import first_columns, halves, with_sums
+from isotherm.ops.triton.dense_kernel import with_sums
 from isotherm.ops.triton.finish_kernel import merged, moments
+from isotherm.ops.triton.lanes import HIDDEN, LANES, first_columns, halves, highest, ordered
 
 NOTHING = tl.constexpr(-1e300)
 NO_KEY = tl.constexpr(9223372036854775807)
-HIDDEN = tl.constexpr(-512.0)
 
 
 @triton.jit
@@ -37,19 +37,13 @@ def _add(t, ratios, sums, crosses, DEPTHS: tl.constexpr):
 
 
 @triton.jit
-def ordered(t, u):
-    """The lower and the higher; NaN if either is."""
-    return tl.minimum(t, u, propagate_nan=tl.PropagateNan.ALL), tl.maximum(t, u, propagate_nan=tl.PropagateNan.ALL)
-
-
-@triton.jit
 def _look(s, column, limit, factor, reference, ratios, top, sums, crosses, total, squares, BM: tl.constexpr,
           BN: tl.constexpr, MASKED: tl.constexpr, MOMENTS: tl.constexpr, DEPTHS: tl.constexpr):  # fmt: skip
     """The sums with a tile's part added, eight columns after another, as in `dense_kernel`.
 
     Per lane, each [BM, 8]: the largest exponent; the sums of `_add` of the others; Σt; Σt².
     """
-    if BN > 8:
+    if BN > LANES:
         s, rest = halves(s, BM, BN)
         top, sums, crosses, total, squares = _look(
             s, column, limit, factor, reference, ratios, top, sums, crosses, total, squares,
@@ -63,7 +57,7 @@ def _look(s, column, limit, factor, reference, ratios, top, sums, crosses, total
         t = s * factor - reference[:, None]
         u = t
         if MASKED:
-            seen = column + tl.arange(0, 8)[None, :] <= limit[:, None]
+            seen = column + tl.arange(0, LANES)[None, :] <= limit[:, None]
             t = tl.where(seen, t, HIDDEN)
             u = tl.where(seen, t, 0.0)
         under, top = ordered(top, t)
@@ -103,7 +97,7 @@ def chains(q_desc, k_desc, fields, first_key, broken, flags, positions, parts, c
     tiles = (seen + BN - 1) // BN
     q = q_desc.load([b, h, block * BM, 0]).reshape(BM, D)
     reference, sink = tl.zeros([BM], tl.float32), tl.zeros([BM], tl.float32)
-    z = tl.zeros([BM, 8], tl.float32)
+    z = tl.zeros([BM, LANES], tl.float32)
     top, total, squares, sums, crosses = z + HIDDEN, z, z, (), ()
     for c in tl.static_range(len(DEPTHS)):
         mine, my_crosses = (z,), ()
@@ -129,8 +123,7 @@ def chains(q_desc, k_desc, fields, first_key, broken, flags, positions, parts, c
             )  # fmt: skip
 
     # The largest of all lanes stays apart, those of the other lanes join the sums.
-    lane, best = tl.arange(0, 8)[None, :], tl.argmax(top, 1)
-    sums, crosses = _add(tl.where(lane == best[:, None], HIDDEN, top), ratios, sums, crosses, DEPTHS)
+    sums, crosses = _add(tl.where(highest(top), HIDDEN, top), ratios, sums, crosses, DEPTHS)
     top = tl.max(top, 1)
     some = limit >= 0
     unit = tl.full([BM], 0.0, tl.float64) + unit_high + unit_low

@@ -17,23 +17,7 @@ import triton
 import triton.language as tl
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
-HIDDEN = tl.constexpr(-16384.0)
-
-
-@triton.jit
-def halves(x, BM: tl.constexpr, BN: tl.constexpr):
-    """The first and the second half of a tile's columns; they stay in the registers they are in."""
-    return tl.split(x.reshape(BM, 2, BN // 2).permute(0, 2, 1))
-
-
-@triton.jit
-def first_columns(s, BM: tl.constexpr, BN: tl.constexpr):
-    """The first 16 columns."""
-    if BN == 16:
-        return s
-    else:  # noqa: RET505 (the compiler follows both ways out otherwise)
-        s, _ = halves(s, BM, BN)
-        return first_columns(s, BM, BN // 2)
+from isotherm.ops.triton.lanes import HIDDEN, LANES, first_columns, halves
 
 
 @triton.jit
@@ -201,7 +185,7 @@ def dense(q_desc, k_desc, v_desc, out_desc, q_ptr, rows_ptr, q_sb, q_sh, q_st,
             _keep_pair(raw + 8 * n, none, nothing, inside)
             return
     reference, sink = nothing, nothing
-    big, total = tl.zeros([BM, 8], tl.int32), tl.zeros([BM, 8], tl.float32)
+    big, total = tl.zeros([BM, LANES], tl.int32), tl.zeros([BM, LANES], tl.float32)
     total2, cross, sums, squares = total, total, total, total
     o = tl.zeros([BM, D], tl.float32)
     if ROWS:
