@@ -17,6 +17,7 @@ LOG2E = tl.constexpr(1.4426950408889634)
 NOTHING = tl.constexpr(-1e300)
 NO_KEY = tl.constexpr(9223372036854775807)
 NO_COLUMN = tl.constexpr(2147483647)
+LOWEST = tl.constexpr(-3e38)
 
 
 @triton.jit
@@ -184,6 +185,8 @@ def attend(q_ptr, k_ptr, v_ptr, bias_ptr, mask_ptr, positions, rows_ptr, out_ptr
                 at = bias_at + column[None, :].to(tl.int64) * b_ss
                 added = tl.load(at, mask=seen if part == 0 else inside[:, None], other=0.0).to(tl.float32)
             s = logits(q, q_low, k, row_scale, added, softcap, PARTS, BIAS, SOFTCAP, PRECISION)
+            if MASK:  # from here on −inf says that a key is hidden, so none that is seen may have it
+                s = tl.where(s == float("-inf"), LOWEST, s)
             if part == 0:
                 s = tl.where(seen, s, float("-inf"))
             here = tl.max(s, 1)
@@ -214,7 +217,7 @@ def attend(q_ptr, k_ptr, v_ptr, bias_ptr, mask_ptr, positions, rows_ptr, out_ptr
                 if part == 0:
                     u = tl.where(seen, u, 0.0)
                     n = tl.maximum(tl.minimum(end, start + BN) - tl.maximum(begin, start), 0).to(tl.float32)
-                if MASK:  # told from the logits, which are where the sums are made
+                if MASK:  # told from the logits, since these lie where the sums are made
                     n = tl.sum(tl.where(s != float("-inf"), 1.0, 0.0), 1)
                 away = tl.sum(u, 1)
                 fair = away / tl.maximum(n, 1.0)
