@@ -69,3 +69,14 @@ def test_a_scale_beyond_float32(scale, device):
     at = kernels.statistics_at(Problem(q, k, v, Visibility(torch.arange(40, device=device), 40), 1.0), [scale])
     for found in (got, *at):
         torch.testing.assert_close(found.entropy.cpu(), want.entropy, rtol=1e-6, atol=1e-6)
+
+
+def test_scales_farther_apart_than_float32_reaches(device):
+    q, k, v = (torch.randn(1, 2, 40, 32, dtype=torch.float16) for _ in range(3))
+    k[:, :, 16:] /= 64  # the first keys give the reference, and the largest logit
+    seen, scales = Visibility(torch.arange(40, device=device), 40), [1e-22, 1e22]
+    found = kernels.statistics_at(Problem(q.to(device), k.to(device), v.to(device), seen, 1.0), scales)
+    for scale, got in zip(scales, found, strict=True):
+        want = attention(q.double(), k.double(), v.double(), scale=scale, stats=True, impl="reference").stats
+        torch.testing.assert_close(got.entropy.cpu(), want.entropy, rtol=1e-6, atol=1e-6)
+        torch.testing.assert_close(got.max_logit.cpu(), want.max_logit, rtol=1e-6, atol=0)

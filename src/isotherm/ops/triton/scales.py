@@ -35,6 +35,7 @@ def run(call: Call, scales: Sequence[float]) -> list[Fields]:
     """Fields at each scale, in the order given. A pass for each where a bias or a cap does not scale with q·k, or at 0."""
     shape, device = call.shape, call.q.device
     usual = all(dense.LEAST_SCALE <= scale <= 1 / dense.LEAST_SCALE for scale in scales)
+    usual &= max(scales, default=1.0) * dense.LEAST_SCALE <= min(scales, default=1.0)
     if call.bias is not None or call.softcap > 0 or not call.q.numel() or not usual:
         found = [Fields.empty(shape, device) for _ in scales]
         for scale, fields in zip(scales, found, strict=True):
