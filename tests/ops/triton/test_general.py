@@ -23,7 +23,7 @@ def small_blocks(device, monkeypatch):
         monkeypatch.setattr(attend, "blocks", lambda call, backward=False: attend.Blocks(16, 16, 4, 1))
 
 
-@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     t=st.integers(1, 70),
     s=st.integers(1, 90),

@@ -13,9 +13,9 @@ import triton
 import triton.language as tl
 from triton.language.extra.cuda import gdc_wait
 
-from isotherm.ops.triton.dense_kernel import with_sums
+from isotherm.ops.triton.dense_kernel import block_of, reference_of, with_sums
 from isotherm.ops.triton.finish_kernel import merged, moments
-from isotherm.ops.triton.lanes import HIDDEN, LANES, first_columns, halves, highest, ordered
+from isotherm.ops.triton.lanes import HIDDEN, LANES, halves, highest, ordered
 
 NOTHING = tl.constexpr(-1e300)
 NO_KEY = tl.constexpr(9223372036854775807)
@@ -73,12 +73,7 @@ def chains(q_desc, k_desc, fields, first_key, broken, flags, positions, parts, c
            chunk, kept, D: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, STAGES: tl.constexpr, CAUSAL: tl.constexpr,
            CHUNKS: tl.constexpr, EARLY: tl.constexpr, DEPTHS: tl.constexpr):  # fmt: skip
     """One block of BM rows of one head at every scale `ratio`·2ᵏ of every chain; `factor` and `unit` are those of ratio 1."""
-    if CAUSAL:  # heads in sections that fit the cache; in each the longest rows first
-        head = tl.program_id(2) * tl.num_programs(0) + tl.program_id(0)
-        block = tl.num_programs(1) - 1 - tl.program_id(1)
-    else:
-        head = tl.program_id(2) * tl.num_programs(1) + tl.program_id(1)
-        block = tl.program_id(0)
+    head, block = block_of(CAUSAL)
     if head >= heads:
         return
     b = head // hq
@@ -112,11 +107,8 @@ def chains(q_desc, k_desc, fields, first_key, broken, flags, positions, parts, c
         end = known if part == 0 else (whole if part == 1 else tiles)
         for i in tl.range(begin, end, num_stages=STAGES):
             s = tl.dot(q, k_desc.load([b, hk, i * BN, 0]).reshape(BN, D).T)
-            if i == 0:  # the first 16 keys give the reference, and the first of them the sink's logit
-                few, column = first_columns(s, BM, BN), tl.arange(0, 16)[None, :]
-                sink = tl.sum(tl.where(column == 0, few, 0.0), 1)
-                reference = tl.max(tl.where(column <= limit[:, None], few, float("-inf")), 1)
-                reference = tl.where(reference > float("-inf"), reference, 0.0) * factor
+            if i == 0:
+                reference, sink = reference_of(s, 0, limit, factor, BM, BN)
             top, sums, crosses, total, squares = _look(
                 s, i * BN, limit, factor, reference, ratios, top, sums, crosses, total, squares,
                 BM, BN, part == 2, part > 0, DEPTHS,

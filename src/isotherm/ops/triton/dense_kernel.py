@@ -80,6 +80,27 @@ def _look(s, column, limit, factor, reference, big, total, total2, cross, sums, 
 
 
 @triton.jit
+def block_of(CAUSAL: tl.constexpr):
+    """Head and block of rows of this program by its place in the grid (`dense.grid`), without a division."""
+    if CAUSAL:  # heads in sections that fit the cache; in each the longest rows first
+        head = tl.program_id(2) * tl.num_programs(0) + tl.program_id(0)
+        block = tl.num_programs(1) - 1 - tl.program_id(1)
+    else:
+        head = tl.program_id(2) * tl.num_programs(1) + tl.program_id(1)
+        block = tl.program_id(0)
+    return head, block
+
+
+@triton.jit
+def reference_of(s, begin, limit, factor, BM: tl.constexpr, BN: tl.constexpr):
+    """What weights are relative to: the largest of the first 16 logits; and the first of them, the sink's."""
+    few, column = first_columns(s, BM, BN), tl.arange(0, 16)[None, :]
+    sink = tl.sum(tl.where(column == 0, few, 0.0), 1)
+    largest = tl.max(tl.where(begin + column <= limit[:, None], few, float("-inf")), 1)
+    return tl.where(largest > float("-inf"), largest, 0.0) * factor, sink
+
+
+@triton.jit
 def with_sums(q_desc, parts, centre, b, h, block, place, BM: tl.constexpr, D: tl.constexpr):
     """q·k̄, Σ|qᵢ|√Σkᵢ² and Σ(q·k − q·k̄)² of the keys whose sums (`gram_kernel`) lie at `place`."""
     wide = tl.arange(0, D)
@@ -139,12 +160,7 @@ def dense(q_desc, k_desc, v_desc, out_desc, q_ptr, rows_ptr, q_sb, q_sh, q_st,
     """
     if EARLY:
         gdc_launch_dependents()
-    if CAUSAL:  # heads in sections that fit the cache; in each the longest rows first
-        head = tl.program_id(2) * tl.num_programs(0) + tl.program_id(0)
-        block = tl.num_programs(1) - 1 - tl.program_id(1)
-    else:
-        head = tl.program_id(2) * tl.num_programs(1) + tl.program_id(1)
-        block = tl.program_id(0)
+    head, block = block_of(CAUSAL)
     if head >= heads:
         return
     split = 0
@@ -203,11 +219,8 @@ def dense(q_desc, k_desc, v_desc, out_desc, q_ptr, rows_ptr, q_sb, q_sh, q_st,
         end = known if part == 0 else (whole if part == 1 else tiles)
         for i in tl.range(begin, end, num_stages=STAGES):
             s = tl.dot(q, k_desc.load([b, hk, i * BN, 0]).reshape(BN, D).T)
-            if i == start_tile:  # the first 16 keys give the reference, and the first of them the sink's logit
-                few, column = first_columns(s, BM, BN), tl.arange(0, 16)[None, :]
-                sink = tl.sum(tl.where(column == 0, few, 0.0), 1)
-                reference = tl.max(tl.where(start_tile * BN + column <= limit[:, None], few, float("-inf")), 1)
-                reference = tl.where(reference > float("-inf"), reference, 0.0) * factor
+            if i == start_tile:
+                reference, sink = reference_of(s, start_tile * BN, limit, factor, BM, BN)
             w, big, total, total2, cross, sums, squares = _look(
                 s, i * BN, limit, factor, reference, big, total, total2, cross, sums, squares,
                 BM, BN, PIECE, part == 2, part > 0,
