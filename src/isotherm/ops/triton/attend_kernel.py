@@ -163,9 +163,8 @@ def attend(q_ptr, k_ptr, v_ptr, bias_ptr, mask_ptr, positions, rows_ptr, out_ptr
     if MASK:
         first = tl.full([BM], NO_COLUMN, tl.int32)
     o = tl.zeros([BM, WIDE_V], tl.float32)
-    for part in tl.static_range(
-        1 if MASK else 2
-    ):  # blocks of keys that not every row sees whole, and the first; then all others
+    # Blocks of keys that not every row sees whole, and the first one; then all others.
+    for part in tl.static_range(1 if MASK else 2):
         for turn in range(edges if part == 0 else wholes):
             start = whole + turn * BN
             if part == 0:
@@ -190,7 +189,7 @@ def attend(q_ptr, k_ptr, v_ptr, bias_ptr, mask_ptr, positions, rows_ptr, out_ptr
             if part == 0:
                 s = tl.where(seen, s, float("-inf"))
             here = tl.max(s, 1)
-            # The reference weights are relative to moves only when it must: when they would leave their range.
+            # What weights are relative to moves only when they would leave their range.
             new = tl.where(here * LOG2E > reference + ROOM, here * LOG2E, reference)
             base = tl.where(new == float("-inf"), 0.0, new)
             keep = tl.exp2(reference - base)

@@ -5,8 +5,7 @@
 Weights at twice a scale are weights squared, so a chain r, 2r, 4r … costs one exponential a logit, and Σw² of one of its
 scales is Σw of the next. Each lane keeps its largest exponent apart from its sums, since rows freeze at the upper scales:
 the largest weight is then all but a hair of the sum, and the hair is what `RowStats.rest` wants. Of a new exponent and
-the largest so far the lower one goes into the sums. With eight chains the unit for exponentials is all there is to wait
-for: it is busy nine tenths of the time.
+the largest so far the lower one goes into the sums. With eight chains everything waits for the exponentials.
 """
 
 import triton
