@@ -10,12 +10,9 @@ may be split over several programs, whose fields `merge` brings together.
 import triton
 import triton.language as tl
 
+from isotherm.ops.triton.fields_kernel import LN2, LOG2E, NO_KEY, NOTHING, keep_fields
 from isotherm.ops.triton.lanes import HIDDEN, LANES, halves, highest, ordered
 
-LN2 = tl.constexpr(0.6931471805599453)
-LOG2E = tl.constexpr(1.4426950408889634)
-NOTHING = tl.constexpr(-1e300)
-NO_KEY = tl.constexpr(9223372036854775807)
 NO_COLUMN = tl.constexpr(2147483647)
 LOWEST = tl.constexpr(-3e38)
 
@@ -81,34 +78,17 @@ def span_of(inside, place, keys, behind, ahead, split_keys, BN: tl.constexpr, GE
 
 
 @triton.jit
-def tiles_of(inside, place, behind, ahead, first_seen, last_seen, BN: tl.constexpr, GEOMETRY: tl.constexpr,
-             MASK: tl.constexpr):  # fmt: skip
+def tiles_of(inside, begin, end, first_seen, last_seen, BN: tl.constexpr, MASK: tl.constexpr):
     """Blocks of keys before those that every row sees whole; where these start; how many they are; and all the others.
 
     The keys a row sees first are in the former, so these have at least one.
     """
-    whole, end = first_seen + BN, last_seen
-    if GEOMETRY:
-        least = tl.min(tl.where(inside, place, 2147483647), 0)
-        most = tl.max(tl.where(inside, place, -2147483648), 0)
-        whole = tl.maximum(whole, (tl.maximum(most - behind, 0) // BN + 1) * BN)
-        end = tl.minimum(end, least + ahead + 1)
+    whole = (tl.max(tl.where(inside, begin, 0), 0) // BN + 1) * BN
     if MASK:
         whole = tl.maximum(whole, last_seen)
     lead = tl.maximum(tl.cdiv(tl.minimum(whole, last_seen) - first_seen, BN), 0)
-    wholes = tl.maximum(end - whole, 0) // BN
+    wholes = tl.maximum(tl.min(tl.where(inside, end, NO_COLUMN), 0) - whole, 0) // BN
     return lead, whole, wholes, lead + tl.maximum(tl.cdiv(last_seen - whole - wholes * BN, BN), 0)
-
-
-@triton.jit
-def seen_by(column, real, inside, place, behind, ahead, mask_at, m_ss, GEOMETRY: tl.constexpr, MASK: tl.constexpr):
-    """Which rows see which of a block's keys, [BM, BN]."""
-    seen = real[None, :] & inside[:, None]
-    if GEOMETRY:
-        seen &= (column[None, :] >= place[:, None] - behind) & (column[None, :] <= place[:, None] + ahead)
-    if MASK:
-        seen &= tl.load(mask_at + column[None, :].to(tl.int64) * m_ss, mask=seen, other=0) != 0
-    return seen
 
 
 @triton.jit
@@ -153,8 +133,8 @@ def attend(q_ptr, k_ptr, v_ptr, bias_ptr, mask_ptr, positions, rows_ptr, out_ptr
     begin, end = tl.zeros([BM], tl.int32) + first_seen, tl.zeros([BM], tl.int32) + last_seen
     if GEOMETRY:
         begin, end = tl.maximum(begin, place - behind), tl.minimum(end, place + ahead + 1)
+    lead, whole, wholes, edges = tiles_of(inside, begin, end, first_seen, last_seen, BN, MASK)
     begin, end = tl.where(inside, begin, 0), tl.where(inside, end, 0)
-    lead, whole, wholes, edges = tiles_of(inside, place, behind, ahead, first_seen, last_seen, BN, GEOMETRY, MASK)
     reference, peak = tl.full([BM], float("-inf"), tl.float32), tl.full([BM], float("-inf"), tl.float32)
     z, total = tl.zeros([BM, LANES], tl.float32), tl.zeros([BM], tl.float32)
     top, big, rest, rest2, cross = z + HIDDEN, z, z, z, z
@@ -262,23 +242,17 @@ def attend(q_ptr, k_ptr, v_ptr, bias_ptr, mask_ptr, positions, rows_ptr, out_ptr
         tl.store(lse_ptr + at, tl.where(total == 0, float("-inf"), lse.to(tl.float32)), mask=inside)
     if STATS:
         n = total_rows.to(tl.int64)
-        to = fields + tl.program_id(1).to(tl.int64) * 8 * n + at
         met = count > 0
         one = 1.0 / tl.where(largest > 0, largest, 1.0).to(tl.float64)
         rest_d = rest.to(tl.float64) * one
         cross_d = cross.to(tl.float64) * one - tl.where(met, above, 0.0) * rest_d
-        tl.store(to, count.to(tl.float64), mask=inside)
-        tl.store(to + n, mean.to(tl.float64), mask=inside)
-        tl.store(to + 2 * n, m2.to(tl.float64), mask=inside)
-        tl.store(to + 3 * n, tl.where(met, peak.to(tl.float64), NOTHING), mask=inside)
-        tl.store(to + 4 * n, rest_d, mask=inside)
-        tl.store(to + 5 * n, rest2.to(tl.float64) * one * one, mask=inside)
-        tl.store(to + 6 * n, cross_d * LN2, mask=inside)
-        tl.store(to + 7 * n, tl.where(met, first_s.to(tl.float64), NOTHING), mask=inside)
-        found = tl.where(met, first.to(tl.int64), NO_KEY)
-        tl.store(first_key + tl.program_id(1).to(tl.int64) * n + at, found, mask=inside)
         # NaN or Inf among the logits makes Σ w·(s − peak) NaN.
-        tl.store(broken + tl.program_id(1).to(tl.int64) * n + at, (tl.abs(cross_d) < float("inf")) == 0, mask=inside)
+        keep_fields(
+            fields, first_key, broken, tl.program_id(1).to(tl.int64), n, at, inside, count.to(tl.float64),
+            mean.to(tl.float64), m2.to(tl.float64), tl.where(met, peak.to(tl.float64), NOTHING), rest_d,
+            rest2.to(tl.float64) * one * one, cross_d * LN2, tl.where(met, first_s.to(tl.float64), NOTHING),
+            tl.where(met, first.to(tl.int64), NO_KEY), (tl.abs(cross_d) < float("inf")) == 0,
+        )  # fmt: skip
 
 
 @triton.jit(do_not_specialize=["splits", "total_rows"])
@@ -308,14 +282,8 @@ def merge(parts, part_keys, fields, first_key, broken, splits, total_rows, PARTS
     most = tl.min(tl.where(peaks == peak[None, :], part, PARTS), 0)
     other = tl.where(part == most[None, :], 0.0, weight)
     cross = tl.sum(weight * (crosses + lower * (1.0 + rests)), 0)
-    out = fields + at
-    tl.store(out, count, mask=inside)
-    tl.store(out + n, mean, mask=inside)
-    tl.store(out + 2 * n, tl.sum(m2 + counts * away * away, 0), mask=inside)
-    tl.store(out + 3 * n, peak, mask=inside)
-    tl.store(out + 4 * n, tl.sum(weight * rests + other, 0), mask=inside)
-    tl.store(out + 5 * n, tl.sum(weight * weight * rests2 + other * other, 0), mask=inside)
-    tl.store(out + 6 * n, cross, mask=inside)
-    tl.store(out + 7 * n, tl.max(tl.where(keys == first[None, :], logits, NOTHING), 0), mask=inside)
-    tl.store(first_key + at, first, mask=inside)
-    tl.store(broken + at, (tl.abs(cross) < float("inf")) == 0, mask=inside)
+    keep_fields(
+        fields, first_key, broken, 0, n, at, inside, count, mean, tl.sum(m2 + counts * away * away, 0), peak,
+        tl.sum(weight * rests + other, 0), tl.sum(weight * weight * rests2 + other * other, 0), cross,
+        tl.max(tl.where(keys == first[None, :], logits, NOTHING), 0), first, (tl.abs(cross) < float("inf")) == 0,
+    )  # fmt: skip

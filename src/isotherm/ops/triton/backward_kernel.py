@@ -10,8 +10,7 @@ import triton
 import triton.language as tl
 
 from isotherm.ops.triton.attend_kernel import logits, take_query
-
-LOG2E = tl.constexpr(1.4426950408889634)
+from isotherm.ops.triton.fields_kernel import LOG2E
 
 
 @triton.jit

@@ -14,7 +14,8 @@ import triton
 import triton.language as tl
 from triton.language.extra.cuda import gdc_wait
 
-from isotherm.ops.triton.finish_kernel import LN2
+from isotherm.ops.triton.dense_kernel import heads_of
+from isotherm.ops.triton.fields_kernel import LN2, keep_fields
 from isotherm.ops.triton.lanes import HIDDEN, LANES, first_columns, halves, highest, ordered
 
 
@@ -71,15 +72,13 @@ def careful(q_ptr, k_desc, v_desc, rows_ptr, positions, marks, fields, first_key
     spans = tl.cdiv(queries, SPAN)
     head, span, split = tl.program_id(0) // spans, tl.program_id(0) % spans, tl.program_id(2).to(tl.int64)
     n, home = total_rows.to(tl.int64), head.to(tl.int64) * queries
-    fields, first_key, broken = fields + split * 8 * n + home, first_key + split * n + home, broken + split * n + home
     every = span * SPAN + tl.arange(0, SPAN)
     marked = tl.load(marks + split * n + home + every, mask=every < queries, other=0).to(tl.int32)
     if tl.max(marked, 0) == 0:
         return
     upto = tl.cumsum(marked, 0)
     many = tl.max(upto, 0)
-    b, h = head // hq, head % hq
-    hk = h // groups
+    b, h, hk = heads_of(head, hq, groups)
     begin = tl.program_id(2) * split_keys
     wide = tl.arange(0, D)
     unit = tl.full([BM], 0.0, tl.float64) + unit_high + unit_low
@@ -133,18 +132,12 @@ def careful(q_ptr, k_desc, v_desc, rows_ptr, positions, marks, fields, first_key
         cross = (tl.sum(tl.fma(w, under, cross), 1).to(tl.float64) * share - above * rest) * unit
         total, seen = tl.sum(total, 1).to(tl.float64), tl.maximum(count, 1).to(tl.float64)
         spread = tl.maximum(tl.sum(squares, 1).to(tl.float64) - total * total / seen, 0.0) * unit * unit
-        to = fields + row
         peak_d = (peak.to(tl.float64) + above) * unit
-        tl.store(to, count.to(tl.float64), mask=inside)
-        tl.store(to + n, (centre.to(tl.float64) + total / seen) * unit, mask=inside)
-        tl.store(to + 2 * n, spread, mask=inside)
-        tl.store(to + 3 * n, peak_d, mask=inside)
-        tl.store(to + 4 * n, rest, mask=inside)
-        tl.store(to + 5 * n, rest2, mask=inside)
-        tl.store(to + 6 * n, cross, mask=inside)
-        tl.store(to + 7 * n, sink.to(tl.float64) * unit * factor, mask=inside)
-        tl.store(first_key + row, tl.full([BM], 0, tl.int64) + begin, mask=inside)
-        tl.store(broken + row, (tl.abs(cross) < float("inf")) == 0, mask=inside)
+        keep_fields(
+            fields, first_key, broken, split, n, home + row, inside, count.to(tl.float64),
+            (centre.to(tl.float64) + total / seen) * unit, spread, peak_d, rest, rest2, cross,
+            sink.to(tl.float64) * unit * factor, tl.full([BM], 0, tl.int64) + begin, (tl.abs(cross) < float("inf")) == 0,
+        )  # fmt: skip
         if OUTPUT:
             weight = (tl.exp2(top).to(tl.float64) * (1.0 + rest)).to(tl.float32)
             out_at = out_ptr + (home + row)[:, None] * D + wide[None, :]

@@ -12,12 +12,10 @@ import triton
 import triton.language as tl
 from triton.language.extra.cuda import gdc_wait
 
-from isotherm.ops.triton.dense_kernel import block_of, reference_of, with_sums
+from isotherm.ops.triton.dense_kernel import block_of, heads_of, reach_of, reference_of, with_sums
+from isotherm.ops.triton.fields_kernel import NO_KEY, NOTHING, keep_fields
 from isotherm.ops.triton.finish_kernel import merged, moments
 from isotherm.ops.triton.lanes import HIDDEN, LANES, halves, highest, ordered
-
-NOTHING = tl.constexpr(-1e300)
-NO_KEY = tl.constexpr(9223372036854775807)
 
 
 @triton.jit
@@ -75,17 +73,14 @@ def chains(q_desc, k_desc, fields, first_key, broken, flags, positions, parts, c
     head, block = block_of(CAUSAL)
     if head >= heads:
         return
-    b = head // hq
-    h = head - b * hq
-    hk = h // groups
+    b, h, hk = heads_of(head, hq, groups)
     rows = block * BM + tl.arange(0, BM)
     inside = rows < queries
     limit = tl.full([BM], 0, tl.int32) + (keys - 1)
     seen, whole = keys, keys // BN
-    if CAUSAL:  # positions ascend
+    if CAUSAL:
         limit = tl.minimum(limit, tl.load(positions + tl.minimum(rows, queries - 1)).to(tl.int32))
-        first = tl.minimum(tl.load(positions + block * BM).to(tl.int32), keys - 1)
-        last = tl.minimum(tl.load(positions + tl.minimum(block * BM + BM, queries) - 1).to(tl.int32), keys - 1)
+        first, last = reach_of(block, positions, queries, keys, BM)
         seen = tl.maximum(last + 1, 1)
         whole = tl.maximum(first + 1, 0) // BN
     tiles = (seen + BN - 1) // BN
@@ -134,7 +129,7 @@ def chains(q_desc, k_desc, fields, first_key, broken, flags, positions, parts, c
     double = tl.where(some, top, 0.0).to(tl.float64)
     count = tl.where(some, limit + 1, 0).to(tl.float64)
     peak, sink = (base + double) * unit, sink.to(tl.float64) * unit * factor
-    to, place = fields + at, 0
+    place = 0
     for c in tl.static_range(len(DEPTHS)):
         w = 1.0 / tl.exp2(tl.where(some, top, 0.0) * ratios[c]).to(tl.float64)
         ratio = tl.full([BM], 0.0, tl.float64) + ratios[c] + ratios_low[c]
@@ -142,16 +137,11 @@ def chains(q_desc, k_desc, fields, first_key, broken, flags, positions, parts, c
         for k in tl.static_range(tl.constexpr(DEPTHS[c])):
             rest, rest2 = tl.sum(sums[c][k], 1).to(tl.float64) * w, tl.sum(sums[c][k + 1], 1).to(tl.float64) * (w * w)
             cross = tl.sum(crosses[c][k], 1).to(tl.float64) * w - double * rest
-            tl.store(to, count, mask=inside)
-            tl.store(to + n, mean * ratio, mask=inside)
-            tl.store(to + 2 * n, spread * ratio * ratio, mask=inside)
-            tl.store(to + 3 * n, tl.where(some, peak * ratio, NOTHING), mask=inside)
-            tl.store(to + 4 * n, rest, mask=inside)
-            tl.store(to + 5 * n, rest2, mask=inside)
-            tl.store(to + 6 * n, cross * unit * ratio, mask=inside)
-            tl.store(to + 7 * n, tl.where(some, sink * ratio, NOTHING), mask=inside)
-            tl.store(first_key + place * n + at, tl.where(some, 0, NO_KEY), mask=inside)
-            tl.store(broken + place * n + at, inside == 0, mask=inside)
-            ratio, w, to, place = ratio * 2.0, w * w, to + 8 * n, place + 1
+            keep_fields(
+                fields, first_key, broken, place, n, at, inside, count, mean * ratio, spread * ratio * ratio,
+                tl.where(some, peak * ratio, NOTHING), rest, rest2, cross * unit * ratio,
+                tl.where(some, sink * ratio, NOTHING), tl.where(some, 0, NO_KEY), inside == 0,
+            )  # fmt: skip
+            ratio, w, place = ratio * 2.0, w * w, place + 1
     flag = tl.max(tl.where(fine | (some == 0) | (inside == 0), 0, 1), 0).to(tl.int8)
     tl.store(flags + head.to(tl.int64) * blocks + block, flag)

@@ -92,6 +92,22 @@ def block_of(CAUSAL: tl.constexpr):
 
 
 @triton.jit
+def heads_of(head, hq, groups):
+    """Batch, query head and key head of the `head`-th of all query heads."""
+    b = head // hq
+    h = head - b * hq
+    return b, h, h // groups
+
+
+@triton.jit
+def reach_of(block, positions, queries, keys, BM: tl.constexpr):
+    """The last keys that the first and the last row of a block see; positions ascend."""
+    first = tl.minimum(tl.load(positions + block * BM).to(tl.int32), keys - 1)
+    last = tl.minimum(tl.load(positions + tl.minimum(block * BM + BM, queries) - 1).to(tl.int32), keys - 1)
+    return first, last
+
+
+@triton.jit
 def reference_of(s, begin, limit, factor, BM: tl.constexpr, BN: tl.constexpr):
     """What weights are relative to: the largest of the first 16 logits; and the first of them, the sink's."""
     few, column = first_columns(s, BM, BN), tl.arange(0, 16)[None, :]
@@ -167,9 +183,7 @@ def dense(q_desc, k_desc, v_desc, out_desc, q_ptr, rows_ptr, q_sb, q_sh, q_st,
     if SPLIT:
         split = block // blocks
         block -= split * blocks
-    b = head // hq
-    h = head - b * hq
-    hk = h // groups
+    b, h, hk = heads_of(head, hq, groups)
     rows = block * BM + tl.arange(0, BM)
     inside = rows < queries
     limit = tl.full([BM], 0, tl.int32) + (keys - 1)
@@ -181,9 +195,8 @@ def dense(q_desc, k_desc, v_desc, out_desc, q_ptr, rows_ptr, q_sb, q_sh, q_st,
         limit = tl.minimum(limit, tl.load(positions + source).to(tl.int32))
         if ROWS:
             first, last = tl.min(limit, 0), tl.max(limit, 0)
-        else:  # positions ascend
-            first = tl.minimum(tl.load(positions + block * BM).to(tl.int32), keys - 1)
-            last = tl.minimum(tl.load(positions + tl.minimum(block * BM + BM, queries) - 1).to(tl.int32), keys - 1)
+        else:
+            first, last = reach_of(block, positions, queries, keys, BM)
         seen = tl.maximum(last + 1, 1)
         whole = tl.maximum(first + 1, 0) // BN
     start_tile = split * split_tiles

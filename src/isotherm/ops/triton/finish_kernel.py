@@ -9,9 +9,8 @@ import triton
 import triton.language as tl
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
-LN2 = tl.constexpr(0.6931471805599453)
-NOTHING = tl.constexpr(-1e300)
-NO_KEY = tl.constexpr(9223372036854775807)
+from isotherm.ops.triton.fields_kernel import LN2, NO_KEY, NOTHING, keep_fields
+
 FROZEN = tl.constexpr(2.0**-9)
 MANY = tl.constexpr(4096)
 FEW = tl.constexpr(64)
@@ -69,7 +68,7 @@ def finish(raw, fields, first_key, broken, marks, lse_ptr, queries, factor, unit
     rows = block * BM + tl.arange(0, BM)
     inside = rows < queries
     at = head * queries + rows
-    raw, fields = raw + split * 16 * n + 2 * at, fields + split * 8 * n + at
+    raw += split * 16 * n + 2 * at
     reference, big = _pair(raw, n, 0, inside)
     total, total2 = _pair(raw, n, 1, inside)
     cross, sink = _pair(raw, n, 2, inside)
@@ -87,9 +86,8 @@ def finish(raw, fields, first_key, broken, marks, lse_ptr, queries, factor, unit
         square, _ = _pair(raw, n, 6, inside)
         mean, spread, doubtful = merged(mean, spread, direct, limit + 1, along, reach, square, scale)
         blurred |= doubtful
-    blurred |= (
-        total - big < _least(limit) * big
-    )  # nearly frozen: what is left beside the largest key has too few digits
+    # Nearly frozen: what is left beside the largest key has too few digits.
+    blurred |= total - big < _least(limit) * big
     fine = ((big <= LIMIT) & (big > 0) | (some == 0)) & (tl.abs(cross) < float("inf")) & ((blurred & (limit > 0)) == 0)
     big = tl.where(some, big, 1.0)
     top, one = tl.log2(big).to(tl.float64), 1.0 / big.to(tl.float64)
@@ -97,16 +95,12 @@ def finish(raw, fields, first_key, broken, marks, lse_ptr, queries, factor, unit
     rest2 = tl.where(limit > 0, total2.to(tl.float64) * one * one - 1.0, 0.0)
     peak = tl.where(some, (base + top) * unit, NOTHING)
     tl.debug_barrier()  # every lane has read before any writes
-    tl.store(fields, tl.where(some, limit + 1, 0).to(tl.float64), mask=inside)
-    tl.store(fields + n, mean, mask=inside)
-    tl.store(fields + 2 * n, spread, mask=inside)
-    tl.store(fields + 3 * n, peak, mask=inside)
-    tl.store(fields + 4 * n, rest, mask=inside)
-    tl.store(fields + 5 * n, rest2, mask=inside)
-    tl.store(fields + 6 * n, (cross.to(tl.float64) * one - top * (1.0 + rest)) * unit, mask=inside)
-    tl.store(fields + 7 * n, tl.where(some, sink.to(tl.float64) * scale, NOTHING), mask=inside)
-    tl.store(first_key + split * n + at, tl.where(some, split * split_keys, NO_KEY), mask=inside)
-    tl.store(broken + split * n + at, inside == 0, mask=inside)
+    keep_fields(
+        fields, first_key, broken, split, n, at, inside,
+        tl.where(some, limit + 1, 0).to(tl.float64), mean, spread, peak, rest, rest2,
+        (cross.to(tl.float64) * one - top * (1.0 + rest)) * unit, tl.where(some, sink.to(tl.float64) * scale, NOTHING),
+        tl.where(some, split * split_keys, NO_KEY), inside == 0,
+    )  # fmt: skip
     tl.store(marks + split * n + at, tl.where(fine, 0, 1).to(tl.int8), mask=inside)
     if OUTPUT:
         lse = peak + tl.log2(1.0 + rest.to(tl.float32)).to(tl.float64) * LN2

@@ -10,13 +10,21 @@ multiplication in place of an exponential, and Σw² of the lower is Σw of the 
 import triton
 import triton.language as tl
 
-from isotherm.ops.triton.attend_kernel import rows_of, seen_by, span_of, take_query
+from isotherm.ops.triton.attend_kernel import NO_COLUMN, rows_of, span_of, take_query
+from isotherm.ops.triton.fields_kernel import LOG2E, NO_KEY, NOTHING
 
-LOG2E = tl.constexpr(1.4426950408889634)
-NOTHING = tl.constexpr(-1e300)
-NO_KEY = tl.constexpr(9223372036854775807)
-NO_COLUMN = tl.constexpr(2147483647)
 OUT = tl.constexpr(-1e30)
+
+
+@triton.jit
+def _seen_by(column, real, inside, place, behind, ahead, mask_at, m_ss, GEOMETRY: tl.constexpr, MASK: tl.constexpr):
+    """Which rows see which of a block's keys, [BM, BN]."""
+    seen = real[None, :] & inside[:, None]
+    if GEOMETRY:
+        seen &= (column[None, :] >= place[:, None] - behind) & (column[None, :] <= place[:, None] + ahead)
+    if MASK:
+        seen &= tl.load(mask_at + column[None, :].to(tl.int64) * m_ss, mask=seen, other=0) != 0
+    return seen
 
 
 @triton.jit
@@ -66,7 +74,7 @@ def scales(q_ptr, k_ptr, mask_ptr, positions, rows_ptr, flags, wanted, fields, f
         column = start + step
         real = column < keys
         k = tl.load(k_base + k_off, mask=real[None, :] & (wide < D)[:, None], other=0.0)
-        seen = seen_by(column, real, inside, place, behind, ahead, mask_at, m_ss, GEOMETRY, MASK)
+        seen = _seen_by(column, real, inside, place, behind, ahead, mask_at, m_ss, GEOMETRY, MASK)
         s = tl.dot(q, k, input_precision=PRECISION)
         if PARTS:
             s = tl.dot(q_low, k, s, input_precision=PRECISION)
