@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from isotherm import attention
+from isotherm.ops import Problem, Visibility, reference
 from isotherm.ops import triton as kernels
 from isotherm.ops.triton import attend, backward, dense
 from isotherm.scale import InverseSqrt, SoftCap
@@ -163,14 +164,20 @@ def test_transposed_inputs_take_the_fast_kernel():
     torch.testing.assert_close(got.output.double(), want.output, rtol=2e-2, atol=2e-2)
 
 
+@pytest.fixture
+def taken(monkeypatch):
+    """The ways gradients took."""
+    ways = []
+    for name in ("stock", "own"):
+        original = getattr(backward, name)
+        monkeypatch.setattr(backward, name, lambda *a, _o=original, _n=name, **k: (ways.append(_n), _o(*a, **k))[1])
+    return ways
+
+
 @pytest.mark.parametrize("groups", [1, 4])
 @pytest.mark.parametrize("causal", [False, True], ids=["full", "causal"])
 @pytest.mark.parametrize("path", ["cudnn", "ours"])
-def test_gradients_in_half_precision(groups, causal, path, monkeypatch):
-    taken = []
-    for name in ("stock", "own"):
-        original = getattr(backward, name)
-        monkeypatch.setattr(backward, name, lambda *a, _o=original, _n=name, **k: (taken.append(_n), _o(*a, **k))[1])
+def test_gradients_in_half_precision(groups, causal, path, taken):
     leaves = draw(2, 8, 300, 64, hk=8 // groups, grad=True)
     wide = [x.detach().double().requires_grad_() for x in leaves]
     got = attention(*leaves, causal=causal, stats=True, impl="triton")
@@ -181,6 +188,23 @@ def test_gradients_in_half_precision(groups, causal, path, monkeypatch):
     loss.backward()
     ((want.output * g.to(HALF).double()).sum() + z * want.lse.sum()).backward()
     assert taken == ["stock" if path == "cudnn" else "own"]
+    for a, b in zip(leaves, wide, strict=True):
+        assert (a.grad.double() - b.grad).norm() / b.grad.norm() < 1e-2
+
+
+@pytest.mark.parametrize("d", [64, 128])
+@pytest.mark.parametrize("causal", [False, True], ids=["full", "causal"])
+def test_gradients_with_a_negative_scale(causal, d, taken):
+    """From which cuDNN makes NaN."""
+    leaves = draw(2, 8, 391, d, hk=4, grad=True)
+    wide = [x.detach().double().requires_grad_() for x in leaves]
+    seen = Visibility(torch.arange(391, device="cuda"), 391, causal)
+    got = kernels.solve(Problem(*leaves, seen, -(d**-0.5)), stats=True).output
+    want = reference.solve(Problem(*wide, seen, -(d**-0.5)), stats=False).output
+    g = torch.randn_like(got)
+    got.backward(g)
+    want.backward(g.double())
+    assert taken == ["own"]
     for a, b in zip(leaves, wide, strict=True):
         assert (a.grad.double() - b.grad).norm() / b.grad.norm() < 1e-2
 

@@ -22,12 +22,14 @@ class Gradients(NamedTuple):
 def stock_can(call: Call, d_lse: Tensor | None) -> bool:
     """Whether cuDNN's backward kernel does this: plain attention in half precision, gradients through the output only.
 
-    Not when deterministic algorithms were asked for: it adds up d_q in whatever order its blocks finish.
+    Not with a negative scale, which gives it NaN. Not when deterministic algorithms were asked for: it adds up d_q in
+    whatever order its blocks finish.
     """
     plain = call.mask is None and call.bias is None and call.window == 0 and call.softcap == 0
     t, s, d = call.q.shape[2], call.k.shape[2], call.q.shape[3]
     return (
         plain
+        and call.scale > 0
         and d_lse is None
         and call.q.is_cuda
         and call.q.dtype in (torch.float16, torch.bfloat16)
