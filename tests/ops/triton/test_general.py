@@ -78,6 +78,7 @@ class Made:
         masks = {
             "": None,
             "padding": (torch.arange(s) < 71).view(1, 1, 1, s),
+            "late keys": (torch.arange(s) >= 71).view(1, 1, 1, s),
             "every row": torch.rand(1, 1, t, s, generator=g) > 0.6,
             "some rows hidden": (torch.arange(t) % 3 > 0).view(1, 1, t, 1).expand(1, 1, t, s),
         }
@@ -85,6 +86,7 @@ class Made:
             "": None,
             "keys": torch.randn(1, 2 * heads, 1, s, generator=g),
             "every row": 5 * torch.randn(1, 1, t, s, generator=g),
+            "far below 0": torch.randn(1, 1, t, s, generator=g) - 300,
         }
         mask, bias = masks[self.mask], biases[self.bias]
         positions = torch.arange(t, device=device) + s - t
@@ -101,6 +103,7 @@ CASES = (
     Made("a wide window", causal=True, window=50),
     Made("a window to both sides", window=30),
     Made("padding", mask="padding"),
+    Made("first blocks hidden, logits far below 0", mask="late keys", bias="far below 0"),
     Made("padding in a window", causal=True, window=40, mask="padding"),
     Made("a mask", causal=True, mask="every row"),
     Made("rows without keys", mask="some rows hidden"),
