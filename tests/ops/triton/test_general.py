@@ -135,3 +135,15 @@ def test_several_blocks_of_keys(made, stats, device):
         torch.testing.assert_close(
             got.stats.jacobian_trace.cpu(), trace, rtol=1e-4 + 4e-6 * size, atol=1e-30, equal_nan=True
         )
+
+
+def test_a_visible_logit_of_minus_infinity_is_counted_under_a_mask(device):
+    """−inf is how the kernel marks a hidden key; a key that is seen has to be told from it."""
+    made = next(made for made in CASES if made.name == "padding")
+    got, want = made.problem(device, torch.float32), made.problem("cpu", torch.float64)
+    for problem in (got, want):
+        problem.q[:, :, 7, 0], problem.k[:, :, 50, 0] = 1.0, -torch.inf
+    got, want = kernels.statistics(got), reference.solve(want, stats=True).stats
+    assert torch.equal(got.n.cpu(), want.n)
+    assert torch.equal(got.invalid.cpu(), want.invalid)
+    assert want.invalid[:, :, 7].all()
