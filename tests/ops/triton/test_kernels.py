@@ -288,13 +288,28 @@ def test_eight_scales_share_a_pass(scales, causal, sums, device, monkeypatch):
         torch.testing.assert_close(got.jacobian_trace.cpu(), want.jacobian_trace, rtol=1e-3, atol=0)
 
 
+@pytest.mark.usefixtures("small_tiles", "poisoned_memory")
+def test_rows_without_keys_at_several_scales(device, monkeypatch):
+    if device == "cpu":
+        monkeypatch.setattr(many, "TILES", {32: dense.Tuning(64, 16, 1, 4)})
+    q, k, v = (x.to(device) for x in Case("", 1, 2, queries=83, keys=70, dim=32, value_dim=32).tensors(torch.float16))
+    scales = [0.1, 0.2, 0.3]
+    for scale, got in zip(scales, kernels.statistics_at(problem(q, k, v, scale=1.0, causal=True), scales), strict=True):
+        wide = (x.double().cpu() for x in (q, k, v))
+        want = attention(*wide, scale=scale, causal=True, stats=True, impl="reference").stats
+        assert want.empty[:, :, :13].all()
+        assert torch.equal(got.first_key.cpu(), want.first_key)
+        close(got, want)
+
+
+@pytest.mark.parametrize("above", [8, 60], ids=["powers of weights", "weights"])
 @pytest.mark.usefixtures("poisoned_memory")
-def test_rows_beyond_the_shared_pass_are_done_again_at_every_scale(device, monkeypatch):
-    """Late keys so far above the first sixteen that their weights' powers leave float32."""
+def test_rows_beyond_the_shared_pass_are_done_again_at_every_scale(above, device, monkeypatch):
+    """Late keys so far above the first sixteen that their weights leave float32, or only the powers of these."""
     if device == "cpu":
         monkeypatch.setattr(many, "TILES", {32: dense.Tuning(64, 16, 1, 4)})
     q, k, v = (x.to(device) for x in Case("", 1, 1, queries=70, keys=83, dim=32, value_dim=32).tensors(torch.float16))
-    k[:, :, 40:50] *= 60
+    k[:, :, 40:50] *= above
     scales, asked = [0.2, 0.4, 0.5, 0.8], []
     launch = many._launch
     monkeypatch.setattr(many, "_launch", lambda *args: (asked.append(args[4]), launch(*args))[1])
