@@ -9,6 +9,7 @@ from isotherm.ops import Problem, Visibility
 from isotherm.ops import triton as kernels
 from isotherm.ops.triton import attend, dense, registration
 from isotherm.ops.triton import scales as many
+from isotherm.ops.triton.fields import Fields
 from isotherm.scale import InverseSqrt, PerHead, SoftCap
 from isotherm.stats import STATISTICS
 from tests.ops.cases import CASES, Case
@@ -318,6 +319,19 @@ def test_rows_beyond_the_shared_pass_are_done_again_at_every_scale(above, device
     for scale, got in zip(scales, found, strict=True):
         want = attention(*(x.double().cpu() for x in (q, k, v)), scale=scale, stats=True, impl="reference").stats
         close(got, want, budget=5e-5)
+
+
+def test_blocks_that_are_not_flagged_are_left_alone(device):
+    q, k, v = (
+        x.to(device) for x in Case("", 1, 1, 1, queries=150, keys=40, dim=32, value_dim=32).tensors(torch.float16)
+    )
+    call = attend.Call(q, k, v, torch.arange(150, device=device), None, None, False, 0, 1.0, 0.0)
+    fields = Fields.empty(call.shape, q.device, parts=2)
+    fields.values.fill_(-7)
+    flags = torch.tensor([0, 1, 0], dtype=torch.int8, device=device)
+    many._launch(call, [0.1, 0.3], attend.Split(1, 40), fields, flags)
+    done = (fields.values != -7).all(1).flatten(0, 2).cpu()
+    assert torch.equal(done, ((torch.arange(150) // 64) == 1).expand_as(done))
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)

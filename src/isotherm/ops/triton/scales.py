@@ -1,5 +1,5 @@
 # mypy: disable-error-code="import-untyped, import-not-found"
-"""Launching the kernel that looks at several scales at once."""
+"""Launching the kernels that look at several scales at once: `chain_kernel` for plain attention, `scales_kernel` for the rest."""
 
 from collections.abc import Sequence
 from ctypes import c_float
@@ -82,7 +82,7 @@ def packed(found: list[Chain]) -> list[list[Chain]]:
             room[0].append(chain)
         else:
             passes.append([chain])
-    return [sorted(chains) for chains in passes]
+    return [sorted(together) for together in passes]
 
 
 def _dense(call: Call, scales: Sequence[float]) -> list[Fields]:
