@@ -1,5 +1,5 @@
 # mypy: disable-error-code="import-untyped, import-not-found"
-"""Launching the kernels that look at several scales at once: `chain_kernel` for plain attention, `scales_kernel` for the rest."""
+"""Launching the kernels for several scales at once: `chain_kernel` for plain attention, `scales_kernel` for the rest."""
 
 from collections.abc import Sequence
 from ctypes import c_float
