@@ -7,8 +7,10 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from isotherm.ops.triton import attend_kernel
+from isotherm.ops.triton import attend_kernel, keys
 from isotherm.ops.triton.fields import Fields
+
+keys.settle()
 
 FAR = 1 << 30
 """A reach beyond any key that still fits 32 bits when added to a position."""

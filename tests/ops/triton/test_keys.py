@@ -1,0 +1,35 @@
+"""Compiled kernels are found again by later processes, whichever kernel those use first."""
+
+import os
+import subprocess
+import sys
+
+KEYS = """
+import sys
+from isotherm.ops.triton import attend, backward, dense, keys, scales
+from triton.runtime.jit import JITFunction
+found = {
+    f"{module.__name__}.{name}": each
+    for module in keys.KERNELS
+    for name, each in vars(module).items()
+    if isinstance(each, JITFunction)
+}
+names = sorted(found, reverse=sys.argv[1] == "backwards")
+for name in names:
+    found[name].cache_key
+for name in sorted(found):
+    print(name, found[name].cache_key)
+"""
+
+
+def _keys(order: str) -> str:
+    plain = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
+    return subprocess.run(
+        [sys.executable, "-c", KEYS, order], env=plain, capture_output=True, text=True, check=True
+    ).stdout
+
+
+def test_keys_do_not_depend_on_which_kernel_is_used_first() -> None:
+    forwards = _keys("forwards")
+    assert "chain_kernel.chains " in forwards
+    assert forwards == _keys("backwards")
