@@ -32,6 +32,30 @@ def device():
     return "cuda" if torch.cuda.is_available() else "cpu"
 
 
+@pytest.fixture(params=[False, True], ids=["whole", "split"])
+def splitting(request, monkeypatch):
+    """Keys split over programs even where there are few of them."""
+    from isotherm.ops.triton import attend
+
+    if request.param:
+        monkeypatch.setattr(attend, "LEAST_SPLIT", 4)
+        monkeypatch.setattr(attend, "blocks", lambda call, backward=False: attend.Blocks(16, 16, 4, 1))
+    return request.param
+
+
+@pytest.fixture
+def small_tiles(monkeypatch):
+    """The fast kernels with tiles the interpreter gets through."""
+    from isotherm.ops.triton import dense, scales
+
+    if not torch.cuda.is_available():
+        small = {32: dense.Tuning(64, 16, 1, 4)}
+        monkeypatch.setattr(dense, "OUTPUT", {False: small, True: small})
+        monkeypatch.setattr(dense, "STATISTICS", {False: small, True: small})
+        monkeypatch.setattr(dense, "SAMPLED", small)
+        monkeypatch.setattr(scales, "TILES", small)
+
+
 def pytest_collection_modifyitems(items):
     """Where there is a GPU, `make test-gpu` runs these, too."""
     for item in items:

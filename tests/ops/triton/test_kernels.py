@@ -5,14 +5,11 @@ import torch
 
 from isotherm import attention
 from isotherm.errors import UnsupportedError
-from isotherm.ops import Problem, Visibility
 from isotherm.ops import triton as kernels
 from isotherm.ops.triton import attend, dense, registration
-from isotherm.ops.triton import scales as many
-from isotherm.ops.triton.fields import Fields
 from isotherm.scale import InverseSqrt, PerHead, SoftCap
-from isotherm.stats import STATISTICS
 from tests.ops.cases import CASES, Case
+from tests.ops.triton.common import close, problem, sums_pay
 
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")  # NumPy under the interpreter: exp2 of −inf
 by_name = pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
@@ -20,27 +17,6 @@ by_name = pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 
 def moved(options, device):
     return {k: v.to(device) if isinstance(v, torch.Tensor) else v for k, v in options.items()}
-
-
-def close(got, want, names=STATISTICS, budget=1e-5):
-    for name in names:
-        torch.testing.assert_close(
-            getattr(got, name).double().cpu(),
-            getattr(want, name).double().cpu(),
-            rtol=budget,
-            atol=budget,
-            equal_nan=True,
-            msg=lambda message, name=name: f"{name}: {message}",
-        )
-
-
-@pytest.fixture(params=[False, True], ids=["whole", "split"])
-def splitting(request, monkeypatch):
-    """Keys split over programs even where there are few of them."""
-    if request.param:
-        monkeypatch.setattr(attend, "LEAST_SPLIT", 4)
-        monkeypatch.setattr(attend, "blocks", lambda call, backward=False: attend.Blocks(16, 16, 4, 1))
-    return request.param
 
 
 @by_name
@@ -122,30 +98,6 @@ def test_sampled_rows_are_the_rows_of_the_exact_answer(rows, options, device, sp
     close(got, exact.map(lambda x: x[:, :, got.rows.cpu()]))
 
 
-def problem(q, k, v, *, scale, causal=False, window=None, mask=None, bias=None):
-    positions = torch.arange(q.shape[2], device=q.device) + k.shape[2] - q.shape[2]
-    return Problem(q, k, v, Visibility(positions, k.shape[2], causal, window, mask), scale, bias)
-
-
-@pytest.mark.parametrize("scales", [[0.1, 0.2, 0.4], [0.3, 0.11, 0.7], [0.1, 0.15, 0.2, 0.3, 0.4]], ids=str)
-@pytest.mark.parametrize("kind", ["full", "causal", "mask", "bias"])
-def test_several_scales_in_one_pass_are_one_pass_each(scales, kind, device, splitting):
-    q, k, v = (x.to(device) for x in Case("", batch=1, heads=2, queries=19, keys=23).tensors(torch.float32))
-    g = torch.Generator().manual_seed(1)
-    options = {
-        "full": {},
-        "causal": {"causal": True},
-        "mask": {"mask": (torch.rand(1, 1, 19, 23, generator=g) > 0.4).to(device)},
-        "bias": {"bias": torch.randn(1, 1, 1, 23, generator=g).to(device)},
-    }[kind]
-    found = kernels.statistics_at(problem(q, k, v, scale=1.0, **options), scales)
-    for scale, got in zip(scales, found, strict=True):
-        wide = {name: x.double() if name == "bias" else x for name, x in options.items()}
-        close(
-            got, attention(q.double(), k.double(), v.double(), scale=scale, stats=True, impl="reference", **wide).stats
-        )
-
-
 @pytest.mark.parametrize("bad", [torch.nan, torch.inf, -torch.inf], ids=str)
 @pytest.mark.parametrize("causal", [False, True], ids=["full", "causal"])
 def test_nan_and_inf_make_exactly_the_rows_that_see_them_invalid(bad, causal, device):
@@ -185,16 +137,6 @@ def test_rows_that_see_nothing_give_zero_and_finite_gradients(device):
     assert all(x.grad.isfinite().all() for x in (q, k, v))
 
 
-@pytest.fixture
-def small_tiles(monkeypatch):
-    """The fast kernel with tiles the interpreter gets through."""
-    if not torch.cuda.is_available():
-        small = {32: dense.Tuning(64, 16, 1, 4)}
-        monkeypatch.setattr(dense, "OUTPUT", {False: small, True: small})
-        monkeypatch.setattr(dense, "STATISTICS", {False: small, True: small})
-        monkeypatch.setattr(dense, "SAMPLED", small)
-
-
 def rows_done_again(monkeypatch):
     """How many, at each launch."""
     marked, again = [], dense.again
@@ -219,17 +161,6 @@ def test_the_fast_kernel(causal, size, device, monkeypatch):
     want = attention(*wide, causal=causal, scale=size * 32**-0.5, stats=True, impl="reference")
     close(got.stats, want.stats, budget=2e-5 * size)
     torch.testing.assert_close(got.output.double().cpu(), want.output, rtol=2e-3, atol=2e-3)
-
-
-def sums_pay(device, monkeypatch):
-    """A number of keys and a precision for which sums of the keys are used."""
-    for name, value in (("LONG", 0), ("LONGER", 0), ("LEAST_CHUNKS", 2)):
-        monkeypatch.setattr(dense, name, value)
-    if device != "cpu":
-        return 2230, torch.bfloat16
-    monkeypatch.setattr(dense, "LEAST_KEYS", 16)
-    monkeypatch.setattr(dense, "SUMMED", (torch.float16,))  # the interpreter multiplies bfloat16 as whole numbers
-    return 143, torch.float16
 
 
 @pytest.mark.parametrize("offset", [0.0, 2.0, 90.0], ids=["centred", "off centre", "far keys"])
@@ -264,74 +195,6 @@ def test_the_fast_kernel_on_sampled_rows(causal, device, monkeypatch):
     got = kernels.statistics(problem(q, k, v, scale=0.2, causal=causal), rows)
     want = attention(*(x.double().cpu() for x in (q, k, v)), causal=causal, scale=0.2, stats=True, impl="reference")
     close(got, want.stats.map(lambda x: x[:, :, rows.cpu()]), budget=2e-5)
-
-
-@pytest.mark.parametrize("sums", [False, True], ids=["every key", "sums of the keys"])
-@pytest.mark.parametrize("causal", [False, True], ids=["full", "causal"])
-@pytest.mark.parametrize(
-    "scales",
-    [[1.6, 0.2, 0.4, 0.8], [0.23, 1.6, 0.31, 0.47, 0.2, 0.93, 0.5, 1.1], [0.2, 0.3, 0.4, 0.6, 0.8, 0.8, 1.1, 1.2, 1.3]],
-    ids=["octaves", "uneven", "nine"],
-)
-@pytest.mark.usefixtures("small_tiles", "poisoned_memory")
-def test_eight_scales_share_a_pass(scales, causal, sums, device, monkeypatch):
-    """At eight times the usual scale rows freeze; the gate keeps its digits there, too."""
-    if device == "cpu":
-        monkeypatch.setattr(many, "TILES", {32: dense.Tuning(64, 16, 1, 4)})
-    keys, dtype = sums_pay(device, monkeypatch) if sums else (83, torch.float16)
-    case = Case("", batch=1, heads=1, queries=keys - 16, keys=keys, dim=32, value_dim=32)
-    q, k, v = (x.to(device) for x in case.tensors(dtype))
-    found = kernels.statistics_at(problem(q, k, v, scale=1.0, causal=causal), scales)
-    for scale, got in zip(scales, found, strict=True):
-        wide = (x.double().cpu() for x in (q, k, v))
-        want = attention(*wide, causal=causal, scale=scale, stats=True, impl="reference").stats
-        close(got, want, budget=5e-5)
-        torch.testing.assert_close(got.jacobian_trace.cpu(), want.jacobian_trace, rtol=1e-3, atol=0)
-
-
-@pytest.mark.usefixtures("small_tiles", "poisoned_memory")
-def test_rows_without_keys_at_several_scales(device, monkeypatch):
-    if device == "cpu":
-        monkeypatch.setattr(many, "TILES", {32: dense.Tuning(64, 16, 1, 4)})
-    q, k, v = (x.to(device) for x in Case("", 1, 2, queries=83, keys=70, dim=32, value_dim=32).tensors(torch.float16))
-    scales = [0.1, 0.2, 0.3]
-    for scale, got in zip(scales, kernels.statistics_at(problem(q, k, v, scale=1.0, causal=True), scales), strict=True):
-        wide = (x.double().cpu() for x in (q, k, v))
-        want = attention(*wide, scale=scale, causal=True, stats=True, impl="reference").stats
-        assert want.empty[:, :, :13].all()
-        assert torch.equal(got.first_key.cpu(), want.first_key)
-        close(got, want)
-
-
-@pytest.mark.parametrize("above", [8, 60], ids=["powers of weights", "weights"])
-@pytest.mark.usefixtures("poisoned_memory")
-def test_rows_beyond_the_shared_pass_are_done_again_at_every_scale(above, device, monkeypatch):
-    """Late keys so far above the first sixteen that their weights leave float32, or only the powers of these."""
-    if device == "cpu":
-        monkeypatch.setattr(many, "TILES", {32: dense.Tuning(64, 16, 1, 4)})
-    q, k, v = (x.to(device) for x in Case("", 1, 1, queries=70, keys=83, dim=32, value_dim=32).tensors(torch.float16))
-    k[:, :, 40:50] *= above
-    scales, asked = [0.2, 0.4, 0.5, 0.8], []
-    launch = many._launch
-    monkeypatch.setattr(many, "_launch", lambda *args: (asked.append(args[4]), launch(*args))[1])
-    found = kernels.statistics_at(problem(q, k, v, scale=1.0), scales)
-    assert [bool(flags.all()) for flags in asked] == [True]
-    for scale, got in zip(scales, found, strict=True):
-        want = attention(*(x.double().cpu() for x in (q, k, v)), scale=scale, stats=True, impl="reference").stats
-        close(got, want, budget=5e-5)
-
-
-def test_blocks_that_are_not_flagged_are_left_alone(device):
-    q, k, v = (
-        x.to(device) for x in Case("", 1, 1, 1, queries=150, keys=40, dim=32, value_dim=32).tensors(torch.float16)
-    )
-    call = attend.Call(q, k, v, torch.arange(150, device=device), None, None, False, 0, 1.0, 0.0)
-    fields = Fields.empty(call.shape, q.device, parts=2)
-    fields.values.fill_(-7)
-    flags = torch.tensor([0, 1, 0], dtype=torch.int8, device=device)
-    many._launch(call, [0.1, 0.3], attend.Split(1, 40), fields, flags)
-    done = (fields.values != -7).all(1).flatten(0, 2).cpu()
-    assert torch.equal(done, ((torch.arange(150) // 64) == 1).expand_as(done))
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)

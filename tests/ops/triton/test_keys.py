@@ -5,17 +5,18 @@ import subprocess
 import sys
 
 KEYS = """
-import sys
-from isotherm.ops.triton import attend, backward, dense, keys, scales
+import pkgutil, sys
+from importlib import import_module
+from isotherm.ops import triton
 from triton.runtime.jit import JITFunction
+modules = [import_module(f"isotherm.ops.triton.{module.name}") for module in pkgutil.iter_modules(triton.__path__)]
 found = {
     f"{module.__name__}.{name}": each
-    for module in keys.KERNELS
+    for module in modules
     for name, each in vars(module).items()
     if isinstance(each, JITFunction)
 }
-names = sorted(found, reverse=sys.argv[1] == "backwards")
-for name in names:
+for name in sorted(found, reverse=sys.argv[1] == "backwards"):
     found[name].cache_key
 for name in sorted(found):
     print(name, found[name].cache_key)

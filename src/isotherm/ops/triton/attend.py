@@ -10,7 +10,7 @@ from torch import Tensor
 from isotherm.ops.triton import attend_kernel, keys
 from isotherm.ops.triton.fields import Fields
 
-keys.settle()
+keys.settle()  # before any kernel is launched: every other launcher imports this one
 
 FAR = 1 << 30
 """A reach beyond any key that still fits 32 bits when added to a position."""

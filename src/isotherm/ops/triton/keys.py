@@ -19,18 +19,18 @@ from isotherm.ops.triton import (
 )
 
 KERNELS = (
-    lanes,
-    fields_kernel,
-    dense_kernel,
-    finish_kernel,
-    gram_kernel,
+    attend_kernel,
+    backward_kernel,
     careful_kernel,
     chain_kernel,
-    attend_kernel,
+    dense_kernel,
+    fields_kernel,
+    finish_kernel,
+    gram_kernel,
+    lanes,
     scales_kernel,
-    backward_kernel,
 )
-"""What calls comes after what it calls."""
+"""All but `hopper_kernel`, which shares no function with them."""
 
 
 def settle() -> None:

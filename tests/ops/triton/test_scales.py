@@ -1,0 +1,95 @@
+"""Several scales in one pass: what one pass for each finds, in float64."""
+
+import pytest
+import torch
+
+from isotherm import attention
+from isotherm.ops import triton as kernels
+from isotherm.ops.triton import attend
+from isotherm.ops.triton import scales as many
+from isotherm.ops.triton.fields import Fields
+from tests.ops.cases import Case
+from tests.ops.triton.common import close, problem, sums_pay
+
+pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")  # NumPy under the interpreter: exp2 of −inf
+
+
+@pytest.mark.parametrize("scales", [[0.1, 0.2, 0.4], [0.3, 0.11, 0.7], [0.1, 0.15, 0.2, 0.3, 0.4]], ids=str)
+@pytest.mark.parametrize("kind", ["full", "causal", "mask", "bias"])
+def test_several_scales_in_one_pass_are_one_pass_each(scales, kind, device, splitting):
+    q, k, v = (x.to(device) for x in Case("", batch=1, heads=2, queries=19, keys=23).tensors(torch.float32))
+    g = torch.Generator().manual_seed(1)
+    options = {
+        "full": {},
+        "causal": {"causal": True},
+        "mask": {"mask": (torch.rand(1, 1, 19, 23, generator=g) > 0.4).to(device)},
+        "bias": {"bias": torch.randn(1, 1, 1, 23, generator=g).to(device)},
+    }[kind]
+    found = kernels.statistics_at(problem(q, k, v, scale=1.0, **options), scales)
+    for scale, got in zip(scales, found, strict=True):
+        wide = {name: x.double() if name == "bias" else x for name, x in options.items()}
+        close(
+            got, attention(q.double(), k.double(), v.double(), scale=scale, stats=True, impl="reference", **wide).stats
+        )
+
+
+@pytest.mark.parametrize("sums", [False, True], ids=["every key", "sums of the keys"])
+@pytest.mark.parametrize("causal", [False, True], ids=["full", "causal"])
+@pytest.mark.parametrize(
+    "scales",
+    [[1.6, 0.2, 0.4, 0.8], [0.23, 1.6, 0.31, 0.47, 0.2, 0.93, 0.5, 1.1], [0.2, 0.3, 0.4, 0.6, 0.8, 0.8, 1.1, 1.2, 1.3]],
+    ids=["octaves", "uneven", "nine"],
+)
+@pytest.mark.usefixtures("small_tiles", "poisoned_memory")
+def test_eight_scales_share_a_pass(scales, causal, sums, device, monkeypatch):
+    """At eight times the usual scale rows freeze; the gate keeps its digits there, too."""
+    keys, dtype = sums_pay(device, monkeypatch) if sums else (83, torch.float16)
+    case = Case("", batch=1, heads=1, queries=keys - 16, keys=keys, dim=32, value_dim=32)
+    q, k, v = (x.to(device) for x in case.tensors(dtype))
+    found = kernels.statistics_at(problem(q, k, v, scale=1.0, causal=causal), scales)
+    for scale, got in zip(scales, found, strict=True):
+        wide = (x.double().cpu() for x in (q, k, v))
+        want = attention(*wide, causal=causal, scale=scale, stats=True, impl="reference").stats
+        close(got, want, budget=5e-5)
+        torch.testing.assert_close(got.jacobian_trace.cpu(), want.jacobian_trace, rtol=1e-3, atol=0)
+
+
+@pytest.mark.usefixtures("small_tiles", "poisoned_memory")
+def test_rows_without_keys_at_several_scales(device):
+    q, k, v = (x.to(device) for x in Case("", 1, 2, queries=83, keys=70, dim=32, value_dim=32).tensors(torch.float16))
+    scales = [0.1, 0.2, 0.3]
+    for scale, got in zip(scales, kernels.statistics_at(problem(q, k, v, scale=1.0, causal=True), scales), strict=True):
+        wide = (x.double().cpu() for x in (q, k, v))
+        want = attention(*wide, scale=scale, causal=True, stats=True, impl="reference").stats
+        assert want.empty[:, :, :13].all()
+        assert torch.equal(got.first_key.cpu(), want.first_key)
+        close(got, want)
+
+
+@pytest.mark.parametrize("above", [8, 60], ids=["powers of weights", "weights"])
+@pytest.mark.usefixtures("small_tiles", "poisoned_memory")
+def test_rows_beyond_the_shared_pass_are_done_again_at_every_scale(above, device, monkeypatch):
+    """Late keys so far above the first sixteen that their weights leave float32, or only the powers of these."""
+    q, k, v = (x.to(device) for x in Case("", 1, 1, queries=70, keys=83, dim=32, value_dim=32).tensors(torch.float16))
+    k[:, :, 40:50] *= above
+    scales, asked = [0.2, 0.4, 0.5, 0.8], []
+    launch = many._launch
+    monkeypatch.setattr(many, "_launch", lambda *args: (asked.append(args[4]), launch(*args))[1])
+    found = kernels.statistics_at(problem(q, k, v, scale=1.0), scales)
+    assert [bool(flags.all()) for flags in asked] == [True]
+    for scale, got in zip(scales, found, strict=True):
+        want = attention(*(x.double().cpu() for x in (q, k, v)), scale=scale, stats=True, impl="reference").stats
+        close(got, want, budget=5e-5)
+
+
+def test_blocks_that_are_not_flagged_are_left_alone(device):
+    q, k, v = (
+        x.to(device) for x in Case("", 1, 1, 1, queries=150, keys=40, dim=32, value_dim=32).tensors(torch.float16)
+    )
+    call = attend.Call(q, k, v, torch.arange(150, device=device), None, None, False, 0, 1.0, 0.0)
+    fields = Fields.empty(call.shape, q.device, parts=2)
+    fields.values.fill_(-7)
+    flags = torch.tensor([0, 1, 0], dtype=torch.int8, device=device)
+    many._launch(call, [0.1, 0.3], attend.Split(1, 40), fields, flags)
+    done = (fields.values != -7).all(1).flatten(0, 2).cpu()
+    assert torch.equal(done, ((torch.arange(150) // 64) == 1).expand_as(done))
