@@ -29,10 +29,12 @@ from torch.nn.attention import SDPBackend
 from attention_peers import HALF, Inputs, Numbers, Shape, eager, flex, identities, numbers, stock, wrong
 from isotherm.ops import triton as kernels
 
-HALF_OCTAVES = [2.0 ** (i % 2 / 2) / 32 * 2 ** (i // 2) for i in range(8)]
-"""Doubling exactly every second time."""
-UNEVEN = [0.03, 0.04, 0.05, 0.07, 0.09, 0.13, 0.17, 0.23]
-"""None twice another."""
+GRIDS = {
+    "half-octaves": [2.0 ** (i % 2 / 2) / 32 * 2 ** (i // 2) for i in range(8)],
+    "evenly spaced": [0.03 + 0.025 * i for i in range(8)],
+    "unrelated": [0.03 * 1.34**i for i in range(8)],
+}
+"""Eight scales each; of the last none is the sum of two others, nor are two as far apart as another two."""
 
 
 @dataclass(frozen=True)
@@ -101,7 +103,7 @@ def checked(x: Inputs) -> dict[tuple[str, str], tuple[Callable[[], object], dict
         sampled = kernels.statistics(x.problem, x.rows)
         add("sampled", "isotherm", lambda: kernels.statistics(x.problem, x.rows),
             numbers(sampled, lambda t: t[0, 0]), x.truth(x.rows, x.scale))  # fmt: skip
-        for name, scales in (("half-octaves", HALF_OCTAVES), ("uneven", UNEVEN)):
+        for name, scales in GRIDS.items():
             at = kernels.statistics_at(x.problem, scales)
             for scale, got in zip(scales, at, strict=True):
                 wrong(numbers(got, pick), x.truth(few, scale))

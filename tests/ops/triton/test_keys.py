@@ -32,5 +32,5 @@ def _keys(order: str) -> str:
 
 def test_keys_do_not_depend_on_which_kernel_is_used_first() -> None:
     forwards = _keys("forwards")
-    assert "chain_kernel.chains " in forwards
+    assert "products_kernel.products " in forwards
     assert forwards == _keys("backwards")

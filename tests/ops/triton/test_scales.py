@@ -2,6 +2,8 @@
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
 from isotherm import attention
 from isotherm.ops import triton as kernels
@@ -37,8 +39,13 @@ def test_several_scales_in_one_pass_are_one_pass_each(scales, kind, device, spli
 @pytest.mark.parametrize("causal", [False, True], ids=["full", "causal"])
 @pytest.mark.parametrize(
     "scales",
-    [[1.6, 0.2, 0.4, 0.8], [0.23, 1.6, 0.31, 0.47, 0.2, 0.93, 0.5, 1.1], [0.2, 0.3, 0.4, 0.6, 0.8, 0.8, 1.1, 1.2, 1.3]],
-    ids=["octaves", "uneven", "nine"],
+    [
+        [1.6, 0.2, 0.4, 0.8],
+        [0.2 + 0.17 * i for i in range(8)],
+        [0.2 * 1.34**i for i in range(8)],
+        [0.2, 0.3, 0.4, 0.6, 0.8, 0.8, 1.1, 1.2, 1.3],
+    ],
+    ids=["octaves", "evenly spaced", "unrelated", "nine"],
 )
 @pytest.mark.usefixtures("small_tiles", "poisoned_memory")
 def test_eight_scales_share_a_pass(scales, causal, sums, device, monkeypatch):
@@ -52,6 +59,53 @@ def test_eight_scales_share_a_pass(scales, causal, sums, device, monkeypatch):
         want = attention(*wide, causal=causal, scale=scale, stats=True, impl="reference").stats
         close(got, want, budget=5e-5)
         torch.testing.assert_close(got.jacobian_trace.cpu(), want.jacobian_trace, rtol=1e-3, atol=0)
+
+
+@pytest.mark.parametrize(
+    ("scales", "exponentials"),
+    [
+        ([2.0 ** (i % 2 / 2) / 32 * 2 ** (i // 2) for i in range(8)], 2),
+        ([0.2 + 0.17 * i for i in range(8)], 2),
+        ([0.1 * i for i in range(1, 9)], 1),
+        ([0.5, 0.75, 1, 1.25, 1.5, 2, 3, 4], 2),
+        ([0.3, 0.5, 0.8, 1, 1.5, 2, 3, 4], 2),
+        ([0.2 * 1.34**i for i in range(8)], 8),
+        ([2.0**i for i in range(8)], 2),
+        ([0.4, 0.4, 0.4], 3),
+        ([0.7], 1),
+    ],
+    ids=[
+        "half-octaves",
+        "evenly spaced",
+        "multiples",
+        "quarters",
+        "by hand",
+        "unrelated",
+        "octaves",
+        "the same",
+        "one",
+    ],
+)
+def test_what_is_a_sum_of_others_needs_no_exponential(scales, exponentials):
+    assert many.plan(scales).made.count(many.NEITHER) == exponentials
+
+
+@given(st.lists(st.one_of(st.integers(1, 60).map(lambda n: n / 20), st.floats(1e-3, 1e3)), min_size=1, max_size=8))
+def test_a_plan_adds_up(scales):
+    scales = sorted(scales)
+    way = many.plan(scales)
+    helpers, factors = len(way.nodes) - len(scales), []
+    assert helpers in (0, 1)
+    assert list(way.nodes[helpers:]) == scales
+    assert len(way.made) == len(way.nodes)
+    for i, (left, right) in enumerate(way.made):
+        factors.append(1 if (left, right) == many.NEITHER else factors[left] + factors[right])
+        assert max(left, right) < i
+        assert (left, right) == many.NEITHER or way.nodes[left] + way.nodes[right] == pytest.approx(way.nodes[i], 1e-11)
+    assert max(factors) <= many.FACTORS
+    assert way.made.count(many.NEITHER) <= len(scales)
+    for scale, place in zip(scales, way.twice, strict=True):
+        assert place == -1 or scales[place] == pytest.approx(2 * scale, 1e-11)
 
 
 @pytest.mark.usefixtures("small_tiles", "poisoned_memory")

@@ -4,7 +4,7 @@
 
 In two passes over the keys. The first finds the largest logit and the mean; the second takes weights relative to the one
 and moments about the other, so nothing overflows and no digits cancel. The largest weight is kept apart from the sums, as
-in `chain_kernel`, and every tile has sums of its own, so that many small numbers are not lost beside a large one.
+in `products_kernel`, and every tile has sums of its own, so that many small numbers are not lost beside a large one.
 
 Few rows of a block are such rows, as a rule, and where attention is saturated there are some in every block. So a program
 looks through SPAN rows for those that `finish_kernel` has marked, and gathers them, BM at a time.

@@ -29,6 +29,8 @@ LEAST_CHUNKS = 8
 """Chunks from which they pay under causality: with fewer, too many keys lie beyond a row's last whole chunk."""
 GRAM_PROGRAMS = 64
 """Programs among which the keys are shared out when they are summed: few enough to leave room for the next kernel."""
+EDGE = 64
+"""Keys that causality hides from some rows are looked at so many at a time: the more, the more in vain. Without output."""
 SECTION = 36 << 20
 """Bytes of keys and values worked on together under causality: what stays in the cache."""
 LEAST_SCALE = 1e-30
@@ -150,12 +152,13 @@ def _come_and_go(
     (b, h, t), s, (parts, centre, chunk, kept) = call.shape, call.k.shape[2], sums
     blocks, early = pieces(t, tuning.rows), overlaps(call)
     q, k = tiles(call.q, tuning.rows), tiles(call.k, tuning.keys)
+    edge = min(tuning.keys, EDGE) if call.causal and call.rows is None and out is None else tuning.keys
     v, o = (k, q) if out is None else (tiles(call.v, tuning.keys), tiles(out, tuning.rows))
     dense_kernel.dense[grid(call, blocks * cut.parts)](
-        q, k, v, o, call.q, call.positions if call.rows is None else call.rows, *call.q.stride()[:3],
+        q, k, tiles(call.k, edge), v, o, call.q, call.positions if call.rows is None else call.rows, *call.q.stride()[:3],
         raw, call.positions, parts, centre, t, s, blocks, b * h, h, call.groups, factor, b * h * t,
         pieces(cut.keys, tuning.keys), chunk, kept, D=call.q.shape[3], BM=tuning.rows, BN=tuning.keys,
-        PIECE=tuning.piece or tuning.keys, STAGES=tuning.stages, CAUSAL=call.causal, OUTPUT=out is not None,
+        EDGE=edge, PIECE=tuning.piece or tuning.keys, STAGES=tuning.stages, CAUSAL=call.causal, OUTPUT=out is not None,
         ROWS=call.rows is not None, SPLIT=cut.parts > 1, CHUNKS=chunk > 0, EARLY=early,
         num_warps=tuning.warps, maxnreg=tuning.registers, launch_pdl=early and chunk > 0,
     )  # fmt: skip
@@ -229,7 +232,7 @@ def sums_of_keys(call: Call, scratch: Tensor) -> Sums:
     (b, hkv, s, d), k, early = call.k.shape, call.k, overlaps(call)
     if 2 * call.q.shape[2] < s or call.rows is not None or k.dtype not in SUMMED:
         return Sums(call.k, call.k)
-    wanted = GRAM // (b * hkv * (6 * d + 8) * d) if call.causal else pieces(GRAM_PROGRAMS, b * hkv)
+    wanted = GRAM // (b * hkv * (4 * d + 8) * d) if call.causal else pieces(GRAM_PROGRAMS, b * hkv)
     chunks = min(wanted, s // LEAST_KEYS, scratch.numel() // (b * hkv * d * d))
     if chunks < (LEAST_CHUNKS if call.causal else 1):
         return Sums(call.k, call.k)
@@ -239,7 +242,7 @@ def sums_of_keys(call: Call, scratch: Tensor) -> Sums:
     shared, rows = chunks > 1, min(LEAST_KEYS, AT_A_TIME)
     done = torch.zeros(b * hkv, dtype=torch.int32, device=k.device) if shared else k
     first = torch.empty(b * hkv, chunks, d, device=k.device) if shared else k
-    parts = torch.empty(b * hkv, kept, 3 * d, d, dtype=k.dtype, device=k.device)
+    parts = torch.empty(b * hkv, kept, 2 * d, d, dtype=k.dtype, device=k.device)
     centre = torch.empty(b * hkv, kept, 2, d, device=k.device)
     gram_kernel.gram[(b * hkv, chunks)](
         tiles(k, rows), scratch, first, done, parts, centre, hkv, chunk, chunks,

@@ -80,6 +80,40 @@ def _look(s, column, limit, factor, reference, big, total, total2, cross, sums, 
 
 
 @triton.jit
+def _walk(q, k_desc, v_desc, b, hk, begin, end, start, limit, factor, state, D: tl.constexpr, BM: tl.constexpr,
+          BN: tl.constexpr, PIECE: tl.constexpr, STAGES: tl.constexpr, MASKED: tl.constexpr, MOMENTS: tl.constexpr,
+          OUTPUT: tl.constexpr):  # fmt: skip
+    """The state with blocks `begin` to `end` of BN keys added; from block `start`, the first, it takes the reference."""
+    reference, sink, big, total, total2, cross, sums, squares, o = state
+    for i in tl.range(begin, end, num_stages=STAGES):
+        s = tl.dot(q, k_desc.load([b, hk, i * BN, 0]).reshape(BN, D).T)
+        if i == start:
+            reference, sink = reference_of(s, start * BN, limit, factor, BM, BN)
+        w, big, total, total2, cross, sums, squares = _look(
+            s,
+            i * BN,
+            limit,
+            factor,
+            reference,
+            big,
+            total,
+            total2,
+            cross,
+            sums,
+            squares,
+            BM,
+            BN,
+            PIECE,
+            MASKED,
+            MOMENTS,
+        )
+        if OUTPUT:
+            v = v_desc.load([b, hk, i * BN, 0]).reshape(BN, D)
+            o = tl.dot(w.to(v.dtype), v, o)
+    return reference, sink, big, total, total2, cross, sums, squares, o
+
+
+@triton.jit
 def block_of(CAUSAL: tl.constexpr):
     """Head and block of rows of this program by its place in the grid (`dense.grid`), without a division."""
     if CAUSAL:  # heads in sections that fit the cache; in each the longest rows first
@@ -118,18 +152,17 @@ def reference_of(s, begin, limit, factor, BM: tl.constexpr, BN: tl.constexpr):
 
 @triton.jit
 def with_sums(q_desc, parts, centre, b, h, block, place, BM: tl.constexpr, D: tl.constexpr):
-    """q·k̄, Σ|qᵢ|√Σkᵢ² and Σ(q·k − q·k̄)² of the keys whose sums (`gram_kernel`) lie at `place`."""
+    """Of the keys whose sums (`gram_kernel`) lie at `place`: q·k̄, what `finish_kernel` calls reach, and Σ(q·k − q·k̄)²."""
     wide = tl.arange(0, D)
-    at = parts + place * (3 * D * D) + wide[:, None] * D + wide[None, :]
+    at = parts + place * (2 * D * D) + wide[:, None] * D + wide[None, :]
     mean, root = tl.load(centre + place * (2 * D) + wide), tl.load(centre + place * (2 * D) + D + wide)
     if D <= 64:  # all at once, to wait once; larger ones would crowd out other programs
-        low, middle, high = tl.load(at + 2 * D * D), tl.load(at + D * D), tl.load(at)
+        low, high = tl.load(at + D * D), tl.load(at)
         q = q_desc.load([b, h, block * BM, 0]).reshape(BM, D)
-        product = tl.dot(q, high, tl.dot(q, middle, tl.dot(q, low)))
+        product = tl.dot(q, high, tl.dot(q, low))
     else:
         q = q_desc.load([b, h, block * BM, 0]).reshape(BM, D)
-        product = tl.dot(q, tl.load(at + 2 * D * D))
-        product = tl.dot(q, tl.load(at + D * D), product)
+        product = tl.dot(q, tl.load(at + D * D))
         product = tl.dot(q, tl.load(at), product)
     q = q.to(tl.float32)
     return tl.sum(q * mean[None, :], 1), tl.sum(tl.abs(q) * root[None, :], 1), tl.sum(product * q, 1)
@@ -164,12 +197,12 @@ def _keep(raw, n, a, b, c, d, e, f, g, h, inside):
         "total_rows",
     ]
 )
-def dense(q_desc, k_desc, v_desc, out_desc, q_ptr, rows_ptr, q_sb, q_sh, q_st,
+def dense(q_desc, k_desc, edge_desc, v_desc, out_desc, q_ptr, rows_ptr, q_sb, q_sh, q_st,
           raw, positions, parts, centre, queries, keys, blocks, heads, hq, groups,
           factor, total_rows, split_tiles, chunk, kept,
-          D: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, PIECE: tl.constexpr, STAGES: tl.constexpr,
-          CAUSAL: tl.constexpr, OUTPUT: tl.constexpr, ROWS: tl.constexpr, SPLIT: tl.constexpr, CHUNKS: tl.constexpr,
-          EARLY: tl.constexpr):  # fmt: skip
+          D: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, EDGE: tl.constexpr, PIECE: tl.constexpr,
+          STAGES: tl.constexpr, CAUSAL: tl.constexpr, OUTPUT: tl.constexpr, ROWS: tl.constexpr, SPLIT: tl.constexpr,
+          CHUNKS: tl.constexpr, EARLY: tl.constexpr):  # fmt: skip
     """One block of BM rows of one head, over the keys of one split; its sums go to `raw`, for `finish_kernel`.
 
     Which one is told by the program's place in the grid, without a division: blocks of rows, heads and sections of heads.
@@ -200,7 +233,8 @@ def dense(q_desc, k_desc, v_desc, out_desc, q_ptr, rows_ptr, q_sb, q_sh, q_st,
         seen = tl.maximum(last + 1, 1)
         whole = tl.maximum(first + 1, 0) // BN
     start_tile = split * split_tiles
-    tiles = tl.minimum((seen + BN - 1) // BN, start_tile + split_tiles)
+    FINER: tl.constexpr = BN // EDGE
+    edges = tl.minimum((seen + EDGE - 1) // EDGE, (start_tile + split_tiles) * FINER)
     whole = tl.minimum(tl.maximum(whole, start_tile), start_tile + split_tiles)
     n = total_rows.to(tl.int64)
     raw += 2 * (head.to(tl.int64) * queries + rows)
@@ -208,15 +242,13 @@ def dense(q_desc, k_desc, v_desc, out_desc, q_ptr, rows_ptr, q_sb, q_sh, q_st,
         raw += split.to(tl.int64) * 16 * n
     nothing = tl.zeros([BM], tl.float32)
     if CAUSAL and ROWS:
-        if start_tile >= tiles:  # these rows end before this split begins
+        if start_tile * FINER >= edges:  # these rows end before this split begins
             none = (nothing.to(tl.int32) - 1).to(tl.float32, bitcast=True)
             _keep(raw, n, nothing, nothing, nothing, nothing, nothing, nothing, nothing, nothing, inside)
             _keep_pair(raw + 8 * n, none, nothing, inside)
             return
-    reference, sink = nothing, nothing
-    big, total = tl.zeros([BM, LANES], tl.int32), tl.zeros([BM, LANES], tl.float32)
-    total2, cross, sums, squares = total, total, total, total
-    o = tl.zeros([BM, D], tl.float32)
+    big, none = tl.zeros([BM, LANES], tl.int32), tl.zeros([BM, LANES], tl.float32)
+    state = nothing, nothing, big, none, none, none, none, none, tl.zeros([BM, D], tl.float32)
     if ROWS:
         wide = tl.arange(0, D)
         q_at = q_ptr + b.to(tl.int64) * q_sb + h.to(tl.int64) * q_sh + source[:, None] * q_st + wide[None, :]
@@ -227,20 +259,13 @@ def dense(q_desc, k_desc, v_desc, out_desc, q_ptr, rows_ptr, q_sb, q_sh, q_st,
     known = start_tile
     if CHUNKS:
         known = whole * BN // chunk * (chunk // BN)
-    for part in tl.static_range(0 if CHUNKS else 1, 3):
-        begin = start_tile if part == 0 else (known if part == 1 else whole)
-        end = known if part == 0 else (whole if part == 1 else tiles)
-        for i in tl.range(begin, end, num_stages=STAGES):
-            s = tl.dot(q, k_desc.load([b, hk, i * BN, 0]).reshape(BN, D).T)
-            if i == start_tile:
-                reference, sink = reference_of(s, start_tile * BN, limit, factor, BM, BN)
-            w, big, total, total2, cross, sums, squares = _look(
-                s, i * BN, limit, factor, reference, big, total, total2, cross, sums, squares,
-                BM, BN, PIECE, part == 2, part > 0,
-            )  # fmt: skip
-            if OUTPUT:
-                v = v_desc.load([b, hk, i * BN, 0]).reshape(BN, D)
-                o = tl.dot(w.to(v.dtype), v, o)
+        state = _walk(q, k_desc, v_desc, b, hk, start_tile, known, start_tile, limit, factor, state,
+                      D, BM, BN, PIECE, STAGES, False, False, OUTPUT)  # fmt: skip
+    state = _walk(q, k_desc, v_desc, b, hk, known, whole, start_tile, limit, factor, state,
+                  D, BM, BN, PIECE, STAGES, False, True, OUTPUT)  # fmt: skip
+    state = _walk(q, edge_desc, v_desc, b, hk, whole * FINER, edges, start_tile * FINER, limit, factor, state,
+                  D, BM, EDGE, PIECE, STAGES, True, True, OUTPUT)  # fmt: skip
+    reference, sink, big, total, total2, cross, sums, squares, o = state
 
     total = tl.sum(total, 1)
     if OUTPUT:

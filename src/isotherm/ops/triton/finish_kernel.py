@@ -14,7 +14,7 @@ from isotherm.ops.triton.fields_kernel import LN2, NO_KEY, NOTHING, keep_fields
 FROZEN = tl.constexpr(2.0**-9)
 MANY = tl.constexpr(4096)
 FEW = tl.constexpr(64)
-DOUBT = tl.constexpr(2.0**-10)
+DOUBT = tl.constexpr(2.0**-11)
 
 
 @triton.jit
@@ -44,13 +44,14 @@ def moments(sums, squares, direct, base, unit, CHUNKS: tl.constexpr):
 def merged(mean, spread, direct, seen, along, reach, square, scale):
     """The same of all the keys a row sees: `direct` of them above, and the others in whole chunks (`gram_kernel`).
 
-    Of those: q·k̄, Σ|qᵢ|√Σkᵢ² and Σ(q·k − q·k̄)².
+    Of those: q·k̄, reach = Σ|qᵢ|√(Σkᵢ² + 4 Σ(kᵢ − k̄ᵢ)²), and Σ(q·k − q·k̄)².
     """
     others = direct.to(tl.float64)
     share = 1.0 - others / tl.maximum(seen, 1).to(tl.float64)
     between = tl.where(share > 0, along.to(tl.float64) * scale - mean, 0.0)
     spread += tl.maximum(square, 0.0).to(tl.float64) * scale * scale + between * between * share * others
-    # By Cauchy and Schwarz the rounding of Σ k kᵀ moves the square by less than 2⁻²⁰ reach²: at most 2⁻¹⁰ of the spread.
+    # Σ k kᵀ is rounded by 2⁻²⁰ of itself, and once more, when it is centred and cut into parts, by 2⁻¹⁸. By Cauchy and
+    # Schwarz that moves the square by less than 2⁻²⁰ reach²: by 2⁻⁹ of the spread, were all of it in one direction.
     reach = reach.to(tl.float64) * scale
     return mean + between * share, spread, reach * reach * DOUBT > spread
 

@@ -18,20 +18,17 @@ from triton.language.extra.cuda import gdc_launch_dependents
 
 @triton.jit
 def _emit(squares, total, count, parts, centre, place, D: tl.constexpr):
-    """Σ(k − k̄)(k − k̄)ᵀ as three bfloat16 numbers that add up to a float32; k̄; and √Σk²."""
+    """Σ(k − k̄)(k − k̄)ᵀ as two bfloat16 numbers that add up to it but for 2⁻¹⁸; k̄; and √(Σk² + 4 Σ(k − k̄)²)."""
     wide, mean = tl.arange(0, D), total / count
-    left = squares - total[:, None] * mean[None, :]
-    high = left.to(parts.dtype.element_ty)
-    left -= high.to(tl.float32)
-    middle = left.to(parts.dtype.element_ty)
-    low = (left - middle.to(tl.float32)).to(parts.dtype.element_ty)
-    to = parts + place * (3 * D * D) + wide[:, None] * D + wide[None, :]
+    centred = squares - total[:, None] * mean[None, :]
+    high = centred.to(parts.dtype.element_ty)
+    low = (centred - high.to(tl.float32)).to(parts.dtype.element_ty)
+    to = parts + place * (2 * D * D) + wide[:, None] * D + wide[None, :]
     tl.store(to, high)
-    tl.store(to + D * D, middle)
-    tl.store(to + 2 * D * D, low)
-    square = tl.sum(tl.where(wide[:, None] == wide[None, :], squares, 0.0), 1)
+    tl.store(to + D * D, low)
+    doubt = tl.sum(tl.where(wide[:, None] == wide[None, :], tl.fma(centred, 4.0, squares), 0.0), 1)
     tl.store(centre + place * (2 * D) + wide, mean)
-    tl.store(centre + place * (2 * D) + D + wide, tl.sqrt(square))
+    tl.store(centre + place * (2 * D) + D + wide, tl.sqrt(tl.maximum(doubt, 0.0)))
 
 
 @triton.jit(do_not_specialize=["hkv", "chunk", "chunks"])
@@ -41,7 +38,7 @@ def gram(k_desc, second, first, done, parts, centre, hkv, chunk, chunks,
     """One chunk of a head; the last to be `done` sums up to each chunk (EVERY), or over all.
 
     second [B·Hkv, chunks, D, D] and first [B·Hkv, chunks, D] hold k kᵀ and k of each chunk meanwhile, if heads are SHARED;
-    parts [B·Hkv, chunks or 1, 3 D, D] and centre [B·Hkv, chunks or 1, 2, D] are what `_emit` makes of them.
+    parts [B·Hkv, chunks or 1, 2 D, D] and centre [B·Hkv, chunks or 1, 2, D] are what `_emit` makes of them.
     """
     if EARLY:
         gdc_launch_dependents()

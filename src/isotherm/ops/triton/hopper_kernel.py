@@ -145,16 +145,16 @@ def _fetch(q_desc, k_desc, v_desc, g_desc, q_smem, k_smem, v_smem, q_full, q_emp
             v_at, v_phase = _step(v_at, v_phase)
             column -= BN
         if CHUNKS:
-            # The three parts of the keys' sums, each as tall as a block of keys, take the way of the keys.
+            # The two parts of the keys' sums, each as tall as a block of keys, take the way of the keys.
             known = _known(whole, chunk)
             if known > 0:
                 _await_sums()
                 kv, last = b * (hq // groups) + hk, gl.minimum(known * BN // chunk, kept) - 1
-                for part in gl.static_range(3):
+                for part in gl.static_range(2):
                     mbarrier.wait(k_empty.index(at), phase)
                     mbarrier.expect(k_full.index(at), g_desc.block_type.nbytes)
                     tma.async_copy_global_to_shared(
-                        g_desc, [kv, last, (2 - part) * D, 0], k_full.index(at), k_smem.index(at)
+                        g_desc, [kv, last, (1 - part) * D, 0], k_full.index(at), k_smem.index(at)
                     )
                     at, phase = _step(at, phase)
 
@@ -238,7 +238,7 @@ def _work(WHICH: gl.constexpr, out_desc, q_smem, k_smem, v_smem, q_full, q_empty
         if CHUNKS:
             _await_sums()  # not only for them: they lay where the values go
             if known > 0:
-                for part in gl.static_range(3):
+                for part in gl.static_range(2):
                     mbarrier.wait(k_full.index(at), phase)
                     s = warpgroup_mma(q, k_smem.index(at).reshape([BN, D]).permute((1, 0)), s, use_acc=part > 0)
                     mbarrier.arrive(k_empty.index(at), count=1)

@@ -9,12 +9,12 @@ from isotherm.ops.triton import (
     attend_kernel,
     backward_kernel,
     careful_kernel,
-    chain_kernel,
     dense_kernel,
     fields_kernel,
     finish_kernel,
     gram_kernel,
     lanes,
+    products_kernel,
     scales_kernel,
 )
 
@@ -22,7 +22,7 @@ KERNELS = (
     attend_kernel,
     backward_kernel,
     careful_kernel,
-    chain_kernel,
+    products_kernel,
     dense_kernel,
     fields_kernel,
     finish_kernel,

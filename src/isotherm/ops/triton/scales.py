@@ -1,23 +1,27 @@
 # mypy: disable-error-code="import-untyped, import-not-found"
-"""Launching the kernels for several scales at once: `chain_kernel` for plain attention, `scales_kernel` for the rest."""
+"""Launching the kernels for several scales at once: `products_kernel` for plain attention, `scales_kernel` for the rest."""
 
 from collections.abc import Sequence
 from ctypes import c_float
 from dataclasses import replace
+from itertools import combinations, combinations_with_replacement
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from isotherm.ops.triton import attend, chain_kernel, dense, scales_kernel
+from isotherm.ops.triton import attend, dense, products_kernel, scales_kernel
 from isotherm.ops.triton.attend import Call, pieces, power_of_2, precision, shared_strides, width
 from isotherm.ops.triton.fields import Fields
 
 TILES = {d: dense.Tuning(64, 64, 2, 4, 168) for d in (32, 64, 128)}
-DEEPEST = 4
-"""Scales of a chain at most: weights are raised to twice the highest's power, and must stay within range."""
 LARGEST = 96.0
-"""The largest weight so raised, relative to the reference, as a power of two."""
+"""The largest weight squared at the highest scale, relative to the reference, as a power of two."""
+FACTORS = 8
+"""Exponentials that a weight is the product of at most: their roundings add up."""
+NEITHER = (-1, -1)
+SAME = 1e-12
+"""Scales that differ by less, relatively, are one and the same: decimal fractions are not exact."""
 AT_ONCE = 8
 """Scales in one pass at most: beyond that the sums of a row no longer fit the registers."""
 
@@ -41,89 +45,81 @@ def run(call: Call, scales: Sequence[float]) -> list[Fields]:
         for scale, fields in zip(scales, found, strict=True):
             attend.run(replace(call, scale=scale), output=None, fields=fields)
         return found
-    if call.rows is None and dense.can(call):
-        return _dense(call, scales)
     order = sorted(range(len(scales)), key=lambda i: scales[i])
-    together = [order[i : i + AT_ONCE] for i in range(0, len(order), AT_ONCE)]
+    plain = call.rows is None and dense.can(call)
     places: dict[int, Fields] = {}
-    for group in together:
-        places |= dict(zip(group, _pass(call, [scales[i] for i in group]), strict=True))
+    for start in range(0, len(order), AT_ONCE):
+        group = order[start : start + AT_ONCE]
+        together = [scales[i] for i in group]
+        places |= dict(zip(group, (_dense if plain else _pass)(call, together), strict=True))
     return [places[i] for i in range(len(scales))]
 
 
-class Chain(NamedTuple):
-    """Scales that double from each to the next, by their places in the caller's list."""
+class Plan(NamedTuple):
+    """How the weights at ascending scales come about, each from those before it.
 
-    lowest: float
-    places: list[int]
+    `nodes` are the scales, and before them perhaps a helper. `made` says of each whose sum it is, by the places of two
+    nodes, or NEITHER: that takes an exponential. `twice` says of each scale which one is twice as large, or −1.
+    """
 
-
-def chains(scales: Sequence[float]) -> list[Chain]:
-    """All scales, in chains of at most DEEPEST."""
-    left = sorted(range(len(scales)), key=lambda i: scales[i])
-    found = []
-    while left:
-        chain = Chain(scales[left[0]], [left.pop(0)])
-        while len(chain.places) < DEEPEST and (
-            after := [i for i in left if scales[i] == chain.lowest * 2 ** len(chain.places)]
-        ):
-            chain.places.append(after[0])
-            left.remove(after[0])
-        found.append(chain)
-    return found
+    nodes: tuple[float, ...]
+    made: tuple[tuple[int, int], ...]
+    twice: tuple[int, ...]
 
 
-def packed(found: list[Chain]) -> list[list[Chain]]:
-    """Chains that share a pass, the lowest first: AT_ONCE scales at most."""
-    passes: list[list[Chain]] = []
-    for chain in sorted(found, key=lambda chain: -len(chain.places)):
-        room = [p for p in passes if sum(len(c.places) for c in p) + len(chain.places) <= AT_ONCE]
-        if room:
-            room[0].append(chain)
-        else:
-            passes.append([chain])
-    return [sorted(together) for together in passes]
+def plan(scales: Sequence[float]) -> Plan:
+    """The fewest exponentials, with the help of one difference between scales where that spares some."""
+    steps = sorted({high - low for low, high in combinations(scales, 2) if high > low})
+    ways = [Plan(nodes, _made(nodes), ()) for nodes in [tuple(scales), *((step, *scales) for step in steps)]]
+    best = min(ways, key=lambda way: way.made.count(NEITHER))
+    doubles = [[i for i, other in enumerate(scales) if _same(other, 2 * scale)] for scale in scales]
+    return best._replace(twice=tuple(places[0] if places else -1 for places in doubles))
 
 
-def _dense(call: Call, scales: Sequence[float]) -> list[Fields]:
-    """Plain attention: one pass for eight scales, whatever they are."""
-    found: dict[int, Fields] = {}
-    for together in packed(chains(scales)):
-        places = [place for chain in together for place in chain.places]
-        if len(places) > 1:
-            found |= dict(zip(places, _chains(call, together), strict=True))
-        else:
-            found[places[0]] = Fields.empty(call.shape, call.q.device)
-            dense.run(replace(call, scale=scales[places[0]]), output=None, fields=found[places[0]])
-    return [found[i] for i in range(len(scales))]
+def _made(nodes: Sequence[float]) -> tuple[tuple[int, int], ...]:
+    """Of which two before it each node is the sum; of several pairs the one with the fewest factors."""
+    made: list[tuple[int, int]] = []
+    factors: list[int] = []
+    for node in nodes:
+        pairs = combinations_with_replacement(range(len(made)), 2)
+        sums = [(factors[i] + factors[j], (i, j)) for i, j in pairs if _same(nodes[i] + nodes[j], node)]
+        count, pair = min(sums, default=(1, NEITHER))
+        made.append(pair if count <= FACTORS else NEITHER)
+        factors.append(count if count <= FACTORS else 1)
+    return tuple(made)
 
 
-def _chains(call: Call, together: list[Chain]) -> list[Fields]:
+def _same(a: float, b: float) -> bool:
+    return abs(a - b) <= SAME * abs(b)
+
+
+def _dense(call: Call, scales: list[float]) -> list[Fields]:
+    """Plain attention: eight scales, in ascending order, in a pass."""
+    if len(scales) == 1:
+        fields = Fields.empty(call.shape, call.q.device)
+        dense.run(replace(call, scale=scales[0]), output=None, fields=fields)
+        return [fields]
     (b, h, t), d, s = call.shape, call.q.shape[3], call.k.shape[2]
-    tile, blocks = TILES[d], pieces(t, TILES[d].rows)
-    depths = tuple(len(chain.places) for chain in together)
-    fields = Fields.empty(call.shape, call.q.device, parts=sum(depths))
+    tile, blocks, way = TILES[d], pieces(t, TILES[d].rows), plan(scales)
+    fields = Fields.empty(call.shape, call.q.device, parts=len(scales))
     flags = torch.empty(b * h * blocks, dtype=torch.int8, device=call.q.device)
-    base = together[0].lowest
-    factor, high, low = dense.units(base)
-    ratios = [chain.lowest / base for chain in together]
+    factor, high, low = dense.units(scales[0])
+    ratios = [node / scales[0] for node in way.nodes]
     near = [c_float(ratio).value for ratio in ratios]
-    highest = max(ratio * 2**depth for ratio, depth in zip(ratios, depths, strict=True))
     pays = d < 128 and dense.pays(call, output=False)
     sums = dense.sums_of_keys(call, fields.values.view(torch.float32)) if pays else dense.Sums(call.k, call.k)
     early = dense.overlaps(call)
-    chain_kernel.chains[dense.grid(call, blocks)](
+    products_kernel.products[dense.grid(call, blocks)](
         dense.tiles(call.q, tile.rows), dense.tiles(call.k, tile.keys),
         fields.values, fields.first_key, fields.broken, flags, call.positions, sums.parts, sums.centre,
         t, s, blocks, b * h, h, call.groups, factor, high, low, tuple(near),
-        tuple(ratio - rough for ratio, rough in zip(ratios, near, strict=True)), LARGEST / highest, b * h * t,
+        tuple(ratio - rough for ratio, rough in zip(ratios, near, strict=True)), LARGEST / (2 * ratios[-1]), b * h * t,
         sums.chunk, sums.kept, D=d, BM=tile.rows, BN=tile.keys, STAGES=tile.stages, CAUSAL=call.causal,
-        CHUNKS=sums.chunk > 0, EARLY=early, DEPTHS=depths,
+        CHUNKS=sums.chunk > 0, EARLY=early, MADE=way.made, TWICE=way.twice,
         num_warps=tile.warps, maxnreg=tile.registers, launch_pdl=early and sums.chunk > 0,
     )  # fmt: skip
-    scales = [chain.lowest * 2**k for chain in together for k in range(len(chain.places))]
     _launch(call, scales, attend.Split(1, s), fields, flags)
-    return [fields.part(i) for i in range(sum(depths))]
+    return [fields.part(i) for i in range(len(scales))]
 
 
 def _pass(call: Call, scales: list[float]) -> list[Fields]:
