@@ -37,7 +37,11 @@ EIGHT = {
         "statistics at eight scales, half an octave apart, against one scale",
         "八个相隔半个八度的缩放下的统计，对照一个缩放",
     ),
-    "8 scales, uneven": ("the same at any eight scales", "任意八个缩放，同上"),
+    "8 scales, evenly spaced": ("the same, evenly spaced", "同上，等间隔"),
+    "8 scales, unrelated": (
+        "the same, none the sum of two others, no step twice",
+        "同上，任何一个都不是另两个之和，间隔也各不相同",
+    ),
 }
 
 

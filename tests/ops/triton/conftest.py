@@ -51,7 +51,8 @@ def small_tiles(monkeypatch):
     if not torch.cuda.is_available():
         small = {32: dense.Tuning(64, 16, 1, 4)}
         monkeypatch.setattr(dense, "OUTPUT", {False: small, True: small})
-        monkeypatch.setattr(dense, "STATISTICS", {False: small, True: small})
+        monkeypatch.setattr(dense, "STATISTICS", {False: small, True: {32: dense.Tuning(64, 32, 1, 4)}})
+        monkeypatch.setattr(dense, "EDGE", 16)
         monkeypatch.setattr(dense, "SAMPLED", small)
         monkeypatch.setattr(scales, "TILES", small)
 

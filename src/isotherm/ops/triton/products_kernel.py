@@ -13,10 +13,10 @@ import triton
 import triton.language as tl
 from triton.language.extra.cuda import gdc_wait
 
-from isotherm.ops.triton.dense_kernel import block_of, heads_of, reach_of, reference_of, with_sums
+from isotherm.ops.triton.dense_kernel import block_of, heads_of, reach_of, with_sums
 from isotherm.ops.triton.fields_kernel import NO_KEY, NOTHING, keep_fields
 from isotherm.ops.triton.finish_kernel import merged, moments
-from isotherm.ops.triton.lanes import HIDDEN, LANES, halves, highest, ordered
+from isotherm.ops.triton.lanes import HIDDEN, LANES, PAIRS, first_columns, highest, ordered, parted
 
 
 @triton.jit
@@ -36,34 +36,56 @@ def _add(t, ratios, sums, squares, crosses, MADE: tl.constexpr, TWICE: tl.conste
 
 
 @triton.jit
-def _look(s, column, limit, factor, reference, ratios, top, sums, squares, crosses, total, total2, BM: tl.constexpr,
-          BN: tl.constexpr, MASKED: tl.constexpr, MOMENTS: tl.constexpr, MADE: tl.constexpr, TWICE: tl.constexpr):  # fmt: skip
-    """The sums with a tile's part added, eight columns after another, as in `dense_kernel`.
+def _look(s, column, limit, factor, reference, ratios, state, BM: tl.constexpr, BN: tl.constexpr, MASKED: tl.constexpr,
+          MOMENTS: tl.constexpr, MADE: tl.constexpr, TWICE: tl.constexpr):  # fmt: skip
+    """The state with a tile's part added, a few columns after another, as in `dense_kernel`.
 
-    Per lane, each [BM, 8]: the largest exponent; the sums of `_add` of the others; Σt; Σt².
+    Per lane, each [BM, PAIRS]: the largest exponent; the sums of `_add` of the others; Σt; Σt².
     """
-    if BN > LANES:
-        s, rest = halves(s, BM, BN)
-        top, sums, squares, crosses, total, total2 = _look(
-            s, column, limit, factor, reference, ratios, top, sums, squares, crosses, total, total2,
-            BM, BN // 2, MASKED, MOMENTS, MADE, TWICE,
-        )  # fmt: skip
-        top, sums, squares, crosses, total, total2 = _look(
-            rest, column + BN // 2, limit, factor, reference, ratios, top, sums, squares, crosses, total, total2,
-            BM, BN // 2, MASKED, MOMENTS, MADE, TWICE,
-        )  # fmt: skip
+    if BN > PAIRS:
+        s, rest = parted(s, BM, BN)
+        state = _look(s, column, limit, factor, reference, ratios, state,
+                      BM, BN // 2, MASKED, MOMENTS, MADE, TWICE)  # fmt: skip
+        column += BN // 2 if BN > LANES else 1
+        state = _look(rest, column, limit, factor, reference, ratios, state,
+                      BM, BN // 2, MASKED, MOMENTS, MADE, TWICE)  # fmt: skip
     else:
+        top, sums, squares, crosses, total, total2 = state
         t = s * factor - reference[:, None]
         u = t
         if MASKED:
-            seen = column + tl.arange(0, LANES)[None, :] <= limit[:, None]
+            seen = column + 2 * tl.arange(0, PAIRS)[None, :] <= limit[:, None]
             t = tl.where(seen, t, HIDDEN)
             u = tl.where(seen, t, 0.0)
         under, top = ordered(top, t)
         sums, squares, crosses = _add(under, ratios, sums, squares, crosses, MADE, TWICE)
         if MOMENTS:
             total, total2 = total + u, tl.fma(u, u, total2)
-    return top, sums, squares, crosses, total, total2
+        state = top, sums, squares, crosses, total, total2
+    return state
+
+
+@triton.jit
+def _few(s, column, limit, BM: tl.constexpr, BN: tl.constexpr):
+    """Per lane, each [BM, PAIRS]: its first logit, and the largest that the row sees."""
+    if BN > PAIRS:
+        s, rest = parted(s, BM, BN)
+        first, largest = _few(s, column, limit, BM, BN // 2)
+        _, other = _few(rest, column + (BN // 2 if BN > LANES else 1), limit, BM, BN // 2)
+        largest = tl.maximum(largest, other)
+    else:
+        first = s
+        largest = tl.where(column + 2 * tl.arange(0, PAIRS)[None, :] <= limit[:, None], s, float("-inf"))
+    return first, largest
+
+
+@triton.jit
+def _reference_of(s, limit, factor, BM: tl.constexpr, BN: tl.constexpr):
+    """What `dense_kernel.reference_of` finds, in the lanes that the sums are in: every tile would be moved otherwise."""
+    first, largest = _few(first_columns(s, BM, BN), 0, limit, BM, 16)
+    sink = tl.sum(tl.where(tl.arange(0, PAIRS)[None, :] == 0, first, 0.0), 1)
+    largest = tl.max(largest, 1)
+    return tl.where(largest > float("-inf"), largest, 0.0) * factor, sink
 
 
 @triton.jit(do_not_specialize=["queries", "keys", "blocks", "heads", "hq", "groups", "total_rows", "chunk", "kept"])
@@ -88,11 +110,11 @@ def products(q_desc, k_desc, fields, first_key, broken, flags, positions, parts,
     tiles = (seen + BN - 1) // BN
     q = q_desc.load([b, h, block * BM, 0]).reshape(BM, D)
     reference, sink = tl.zeros([BM], tl.float32), tl.zeros([BM], tl.float32)
-    z = tl.zeros([BM, LANES], tl.float32)
-    top, total, total2, none = z + HIDDEN, z, z, ()
+    z = tl.zeros([BM, PAIRS], tl.float32)
+    none = ()
     for _ in tl.static_range(len(TWICE)):
         none = none + (z,)
-    sums, squares, crosses = none, none, none
+    state = z + HIDDEN, none, none, none, z, z
     known = 0
     if CHUNKS:
         known = whole * BN // chunk * (chunk // BN)
@@ -102,12 +124,10 @@ def products(q_desc, k_desc, fields, first_key, broken, flags, positions, parts,
         for i in tl.range(begin, end, num_stages=STAGES):
             s = tl.dot(q, k_desc.load([b, hk, i * BN, 0]).reshape(BN, D).T)
             if i == 0:
-                reference, sink = reference_of(s, 0, limit, factor, BM, BN)
-            top, sums, squares, crosses, total, total2 = _look(
-                s, i * BN, limit, factor, reference, ratios, top, sums, squares, crosses, total, total2,
-                BM, BN, part == 2, part > 0, MADE, TWICE,
-            )  # fmt: skip
+                reference, sink = _reference_of(s, limit, factor, BM, BN)
+            state = _look(s, i * BN, limit, factor, reference, ratios, state, BM, BN, part == 2, part > 0, MADE, TWICE)
 
+    top, sums, squares, crosses, total, total2 = state
     # The largest of all lanes stays apart, those of the other lanes join the sums.
     others = tl.where(highest(top), HIDDEN, top)
     sums, squares, crosses = _add(others, ratios, sums, squares, crosses, MADE, TWICE)

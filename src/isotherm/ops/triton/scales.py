@@ -14,7 +14,7 @@ from isotherm.ops.triton import attend, dense, products_kernel, scales_kernel
 from isotherm.ops.triton.attend import Call, pieces, power_of_2, precision, shared_strides, width
 from isotherm.ops.triton.fields import Fields
 
-TILES = {d: dense.Tuning(64, 64, 2, 4, 168) for d in (32, 64, 128)}
+TILES = {d: dense.Tuning(64, 64, 2, 4, 128) for d in (32, 64, 128)}
 LARGEST = 96.0
 """The largest weight squared at the highest scale, relative to the reference, as a power of two."""
 FACTORS = 8
