@@ -39,8 +39,8 @@ EIGHT = {
     ),
     "8 scales, evenly spaced": ("the same, evenly spaced", "同上，等间隔"),
     "8 scales, unrelated": (
-        "the same, none the sum of two others, no step twice",
-        "同上，任何一个都不是另两个之和，间隔也各不相同",
+        "the same, unrelated: none is the sum of two others, no two gaps are alike",
+        "同上，互不相关：任何一个都不是另两个之和，间隔也各不相同",
     ),
 }
 
