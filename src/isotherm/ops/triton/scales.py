@@ -4,6 +4,7 @@
 from collections.abc import Sequence
 from ctypes import c_float
 from dataclasses import replace
+from functools import lru_cache
 from itertools import combinations, combinations_with_replacement
 from typing import NamedTuple
 
@@ -67,10 +68,14 @@ class Plan(NamedTuple):
     twice: tuple[int, ...]
 
 
-def plan(scales: Sequence[float]) -> Plan:
-    """The fewest exponentials, with the help of one difference between scales where that spares some."""
+@lru_cache(256)
+def plan(scales: tuple[float, ...]) -> Plan:
+    """The fewest exponentials, with the help of one difference between scales where that spares some.
+
+    Kept, since looking for it takes as long as a small problem.
+    """
     steps = sorted({high - low for low, high in combinations(scales, 2) if high > low})
-    ways = [Plan(nodes, _made(nodes), ()) for nodes in [tuple(scales), *((step, *scales) for step in steps)]]
+    ways = [Plan(nodes, _made(nodes), ()) for nodes in [scales, *((step, *scales) for step in steps)]]
     best = min(ways, key=lambda way: way.made.count(NEITHER))
     doubles = [[i for i, other in enumerate(scales) if _same(other, 2 * scale)] for scale in scales]
     return best._replace(twice=tuple(places[0] if places else -1 for places in doubles))
@@ -100,7 +105,7 @@ def _dense(call: Call, scales: list[float]) -> list[Fields]:
         dense.run(replace(call, scale=scales[0]), output=None, fields=fields)
         return [fields]
     (b, h, t), d, s = call.shape, call.q.shape[3], call.k.shape[2]
-    tile, blocks, way = TILES[d], pieces(t, TILES[d].rows), plan(scales)
+    tile, blocks, way = TILES[d], pieces(t, TILES[d].rows), plan(tuple(scales))
     fields = Fields.empty(call.shape, call.q.device, parts=len(scales))
     flags = torch.empty(b * h * blocks, dtype=torch.int8, device=call.q.device)
     factor, high, low = dense.units(scales[0])
