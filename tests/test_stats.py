@@ -49,7 +49,7 @@ def oracle(s: np.ndarray) -> dict[str, np.ndarray]:
     }
 
 
-def close(stats: RowStats, expected: dict[str, np.ndarray], tolerance: float = 1e-5) -> None:
+def assert_close(stats: RowStats, expected: dict[str, np.ndarray], tolerance: float = 1e-5) -> None:
     for name, want in expected.items():
         got = getattr(stats, name).numpy().reshape(want.shape)
         np.testing.assert_allclose(got, want, rtol=1e-9, atol=tolerance, equal_nan=True, err_msg=name)
@@ -57,7 +57,7 @@ def close(stats: RowStats, expected: dict[str, np.ndarray], tolerance: float = 1
 
 @given(rows_of_logits)
 def test_every_statistic_is_its_definition(s):
-    close(RowStats.from_logits(torch.from_numpy(s)), oracle(s), tolerance=1e-9)
+    assert_close(RowStats.from_logits(torch.from_numpy(s)), oracle(s), tolerance=1e-9)
 
 
 @given(rows_of_logits, st.integers(0, 13), st.integers(0, 13))
@@ -68,7 +68,7 @@ def test_merging_blocks_of_keys_is_the_whole_in_any_order(s, a, b):
     ]
     x, y, z = parts
     for merged in (x.merge(y).merge(z), x.merge(y.merge(z)), z.merge(x).merge(y), y.merge(z).merge(x)):
-        close(merged, oracle(s), tolerance=1e-8)
+        assert_close(merged, oracle(s), tolerance=1e-8)
 
 
 def test_seeing_no_key_is_neutral_in_a_merge():

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from isotherm import attention
 from isotherm.errors import UnsupportedError
 from isotherm.scale import PerHead
-from tests.ops.cases import CASES, Case, same
+from tests.ops.cases import CASES, Case, assert_same
 
 by_name = pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 
@@ -21,7 +21,7 @@ def test_blockwise_is_the_reference(case):
     q, k, v = case.tensors()
     got = attention(q, k, v, stats=True, impl="blockwise", **case.arguments())
     assert got.impl == "blockwise"
-    same(got, attention(q, k, v, stats=True, impl="reference", **case.arguments()))
+    assert_same(got, attention(q, k, v, stats=True, impl="reference", **case.arguments()))
 
 
 @by_name
@@ -54,7 +54,7 @@ def test_sdpa_is_the_reference_or_refuses(case):
         assert attention(q, k, v, **case.arguments()).impl == "blockwise"
         return
     assert got.impl == "sdpa"
-    same(got, attention(q, k, v, stats=True, impl="reference", **case.arguments()))
+    assert_same(got, attention(q, k, v, stats=True, impl="reference", **case.arguments()))
 
 
 @by_name
@@ -154,7 +154,7 @@ def test_rounding_of_the_dot_product_is_the_only_other_error(seed, scale):
 def test_grouped_queries_are_repeated_keys(impl):
     q, k, v = Case("", groups=2).tensors()
     repeated = (tensor.repeat_interleave(2, 1) for tensor in (k, v))
-    same(attention(q, k, v, stats=True, impl=impl), attention(q, *repeated, stats=True, impl=impl))
+    assert_same(attention(q, k, v, stats=True, impl=impl), attention(q, *repeated, stats=True, impl=impl))
 
 
 @pytest.mark.parametrize("impl", ["reference", "blockwise", "sdpa"])
@@ -162,10 +162,10 @@ def test_masked_keys_are_removed_keys(impl):
     q, k, v = Case("", keys=17).tensors()
     keep = torch.rand(17, generator=torch.Generator().manual_seed(3)) > 0.5
     masked = attention(q, k, v, mask=keep.expand(13, 17), stats=True, impl=impl)
-    same(masked, attention(q, k[:, :, keep], v[:, :, keep], stats=True, impl=impl))
+    assert_same(masked, attention(q, k[:, :, keep], v[:, :, keep], stats=True, impl=impl))
     bias = torch.where(keep, 0.0, -torch.inf).double().expand(13, 17)
     if impl != "sdpa":
-        same(attention(q, k, v, bias=bias, stats=True, impl=impl), masked)
+        assert_same(attention(q, k, v, bias=bias, stats=True, impl=impl), masked)
 
 
 @given(st.integers(0, 1000), st.floats(-50, 50))
@@ -183,4 +183,6 @@ def test_a_bias_constant_along_a_row_changes_nothing_but_lse(seed, constant):
 @given(st.floats(0.01, 8.0), st.integers(0, 1000))
 def test_scaling_the_rule_is_scaling_q(factor, seed):
     q, k, v = Case("").tensors(seed=seed)
-    same(attention(q, k, v, scale=factor, stats=True), attention(factor * q, k, v, scale=1.0, stats=True), budget=1e-9)
+    assert_same(
+        attention(q, k, v, scale=factor, stats=True), attention(factor * q, k, v, scale=1.0, stats=True), budget=1e-9
+    )

@@ -12,7 +12,7 @@ from isotherm.errors import ArgumentError, UnsupportedError
 from isotherm.ops import tiles
 from isotherm.scale import InverseSqrt, LogN, Sigmoid, Sinks, SoftCap, SoftmaxPlusOne
 from isotherm.stats import STATISTICS
-from tests.ops.cases import Case, same
+from tests.ops.cases import Case, assert_same
 
 
 def test_causal_alignment_both_ways():
@@ -174,7 +174,7 @@ def test_sigmoid_attention_has_weights_of_its_own_and_no_rows():
 def test_non_contiguous_inputs():
     q, k, v = (x.transpose(1, 2).contiguous().transpose(1, 2) for x in Case("", groups=2).tensors())
     assert not q.is_contiguous()
-    same(attention(q, k, v, stats=True, impl="blockwise"), attention(q, k, v, stats=True, impl="reference"))
+    assert_same(attention(q, k, v, stats=True, impl="blockwise"), attention(q, k, v, stats=True, impl="reference"))
 
 
 def test_auto_says_which_path_ran():

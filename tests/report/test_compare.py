@@ -11,7 +11,7 @@ from isotherm.report.changes import CompareRecord, change
 from isotherm.report.compare import compare, show, to_markdown
 from tests.report import records
 from tests.report.drawn import model_of
-from tests.report.test_terminal import matches_golden, without_trailing_space
+from tests.report.test_terminal import assert_golden, without_trailing_space
 
 
 def healthy():
@@ -89,5 +89,5 @@ def test_golden(language):
     result = compare(healthy(), records.gpt2())
     text = without_trailing_space(shown(result, language))
     assert all(cell_len(line) <= 80 for line in text.splitlines())
-    matches_golden(f"compare.{language}.txt", text)
-    matches_golden(f"compare.{language}.md", to_markdown(result, language))
+    assert_golden(f"compare.{language}.txt", text)
+    assert_golden(f"compare.{language}.md", to_markdown(result, language))

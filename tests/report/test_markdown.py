@@ -3,7 +3,7 @@ from markdown_it import MarkdownIt
 
 from isotherm.report.markdown import escaped, to_markdown
 from tests.report import records
-from tests.report.test_terminal import matches_golden
+from tests.report.test_terminal import assert_golden
 
 
 @pytest.mark.parametrize("language", ["en", "zh"])
@@ -11,7 +11,7 @@ from tests.report.test_terminal import matches_golden
     "make", [records.minilm, records.gpt2, records.ugly, records.bare], ids=lambda make: make.__name__
 )
 def test_golden(make, language):
-    matches_golden(f"{make.__name__}.{language}.md", to_markdown(make(), language))
+    assert_golden(f"{make.__name__}.{language}.md", to_markdown(make(), language))
 
 
 def test_giants_make_a_short_comment():

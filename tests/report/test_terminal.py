@@ -26,7 +26,7 @@ def without_trailing_space(text):
     return "".join(line.rstrip() + "\n" for line in text.splitlines())
 
 
-def matches_golden(name, text):
+def assert_golden(name, text):
     """Compare with a golden file, or write it where that was asked for."""
     path = GOLDEN / name
     if os.environ.get("ISOTHERM_OVERWRITE_GOLDEN"):
@@ -40,7 +40,7 @@ def matches_golden(name, text):
 def test_golden(make, language):
     text = shown(make(), language)
     assert "\x1b" not in text
-    matches_golden(f"{make.__name__}.{language}.txt", without_trailing_space(text))
+    assert_golden(f"{make.__name__}.{language}.txt", without_trailing_space(text))
 
 
 @pytest.mark.parametrize("language", ["en", "zh"])

@@ -57,6 +57,23 @@ def small_tiles(monkeypatch):
         monkeypatch.setattr(scales, "TILES", small)
 
 
+@pytest.fixture
+def sums_pay(device, monkeypatch):
+    """Asks for sums of the keys: a number of keys, and a precision, for which they are made."""
+    from isotherm.ops.triton import dense
+
+    def ask():
+        for name, value in (("LONG", 0), ("LONGER", 0), ("LEAST_CHUNKS", 2)):
+            monkeypatch.setattr(dense, name, value)
+        if device != "cpu":
+            return 2230, torch.bfloat16
+        monkeypatch.setattr(dense, "LEAST_KEYS", 16)
+        monkeypatch.setattr(dense, "SUMMED", (torch.float16,))  # the interpreter multiplies bfloat16 as whole numbers
+        return 143, torch.float16
+
+    return ask
+
+
 def pytest_collection_modifyitems(items):
     """Where there is a GPU, `make test-gpu` runs these, too."""
     for item in items:

@@ -42,7 +42,7 @@ def hot(device, *, spread, heads=2, t=150, s=170):
     return (*(x.to(device) for x in (q, k, v)), spread * 32**-0.5, tuple(x.double() for x in (q, k, v)))
 
 
-def same(got, want, spread):
+def assert_same(got, want, spread):
     """As close as float32 logits allow; the gate, which is all there is to a frozen row, in its own digits."""
     for name in NAMES:
         torch.testing.assert_close(
@@ -59,7 +59,7 @@ def test_output_and_statistics(spread, causal, device, marked):
     want = attention(*wide, causal=causal, scale=scale, stats=True, impl="reference")
     assert len(marked) == 1
     assert 0 < marked[0].sum() < marked[0].numel() or spread > 6
-    same(got.stats, want.stats, spread)
+    assert_same(got.stats, want.stats, spread)
     assert (got.lse.double().cpu() - want.lse).abs().max() < 2e-6 * spread
     assert (got.output.double().cpu() - want.output).abs().max() < 4e-3
 
@@ -77,14 +77,14 @@ def test_statistics_alone(causal, sampled, split, device, marked, monkeypatch):
     want = attention(*wide, causal=causal, scale=scale, stats=True, impl="reference").stats
     assert marked[0].sum() > 0
     assert (marked[0].numel() > got.entropy.numel()) == split
-    same(got, want if rows is None else want.map(lambda x: x[:, :, rows.cpu()]), 6.0)
+    assert_same(got, want if rows is None else want.map(lambda x: x[:, :, rows.cpu()]), 6.0)
 
 
 def test_a_negative_scale_picks_the_smallest_product(device, marked):
     q, k, v, scale, wide = hot(device, spread=6.0)
     got = kernels.statistics(Problem(q, k, v, Visibility(torch.arange(150, device=device), 170), -scale))
     assert marked[0].sum() > 0
-    same(got, attention(-wide[0], *wide[1:], scale=scale, stats=True, impl="reference").stats, 6.0)
+    assert_same(got, attention(-wide[0], *wide[1:], scale=scale, stats=True, impl="reference").stats, 6.0)
 
 
 @pytest.mark.parametrize("bad", [torch.nan, torch.inf, -torch.inf], ids=str)
@@ -114,4 +114,4 @@ def test_only_marked_rows_are_touched(every, device, marked):
     expected[:, :, chosen] = 1
     assert torch.equal(marked[0].view(1, 4, 150).cpu(), expected)
     wide = (x.double().cpu() for x in (q, k, v))
-    same(stats, attention(*wide, stats=True, impl="reference").stats, 30.0)
+    assert_same(stats, attention(*wide, stats=True, impl="reference").stats, 30.0)

@@ -8,8 +8,7 @@ from isotherm.errors import UnsupportedError
 from isotherm.ops import triton as kernels
 from isotherm.ops.triton import attend, dense, registration
 from isotherm.scale import InverseSqrt, PerHead, SoftCap
-from tests.ops.cases import CASES, Case
-from tests.ops.triton.common import close, problem, sums_pay
+from tests.ops.cases import CASES, Case, assert_same_statistics, problem
 
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")  # NumPy under the interpreter: exp2 of −inf
 by_name = pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
@@ -30,7 +29,7 @@ def test_triton_is_the_reference(case, device):
     got = attention(*(x.to(device) for x in (q, k, v)), stats=True, impl="triton", **options)
     assert got.impl == "triton"
     budget = 3e-4 if case.name == "large logits" else 1e-5
-    close(got.stats, want.stats, budget=budget)
+    assert_same_statistics(got.stats, want.stats, budget=budget)
     torch.testing.assert_close(got.output.double().cpu(), want.output, rtol=1e-5, atol=1e-5)
     torch.testing.assert_close(got.lse.double().cpu(), want.lse, rtol=1e-5, atol=1e-5)
 
@@ -46,7 +45,7 @@ def test_rules_with_tensors(name, device):
             if isinstance(value, torch.Tensor):
                 object.__setattr__(rule, key, value.to(device))
     got = attention(*(x.to(device) for x in (q, k, v)), stats=True, impl="triton", **options)
-    close(got.stats, want.stats)
+    assert_same_statistics(got.stats, want.stats)
     torch.testing.assert_close(got.output.double().cpu(), want.output, rtol=1e-5, atol=1e-5)
 
 
@@ -95,7 +94,7 @@ def test_sampled_rows_are_the_rows_of_the_exact_answer(rows, options, device, sp
     rows = rows.to(device) if isinstance(rows, torch.Tensor) else rows
     got = attention(q, k, v, rows=rows, impl="triton", **options).stats
     assert (got.label, got.total_rows) == ("sampled", 31)
-    close(got, exact.map(lambda x: x[:, :, got.rows.cpu()]))
+    assert_same_statistics(got, exact.map(lambda x: x[:, :, got.rows.cpu()]))
 
 
 @pytest.mark.parametrize("bad", [torch.nan, torch.inf, -torch.inf], ids=str)
@@ -159,16 +158,16 @@ def test_the_fast_kernel(causal, size, device, monkeypatch):
     assert (marked[0] > 0) == (size > 1)
     wide = (x.double().cpu() for x in (q, k, v))
     want = attention(*wide, causal=causal, scale=size * 32**-0.5, stats=True, impl="reference")
-    close(got.stats, want.stats, budget=2e-5 * size)
+    assert_same_statistics(got.stats, want.stats, budget=2e-5 * size)
     torch.testing.assert_close(got.output.double().cpu(), want.output, rtol=2e-3, atol=2e-3)
 
 
 @pytest.mark.parametrize("offset", [0.0, 2.0, 90.0], ids=["centred", "off centre", "far keys"])
 @pytest.mark.parametrize("causal", [False, True], ids=["full", "causal"])
 @pytest.mark.usefixtures("small_tiles", "poisoned_memory")
-def test_moments_from_sums_of_the_keys(causal, offset, device, monkeypatch):
+def test_moments_from_sums_of_the_keys(causal, offset, device, sums_pay, monkeypatch):
     """Keys very far from 0 for their spread leave a difference of large sums too few digits: done again."""
-    keys, dtype = sums_pay(device, monkeypatch)
+    keys, dtype = sums_pay()
     case = Case("", batch=1, heads=1, groups=2, queries=keys - 13, keys=keys, dim=32, value_dim=32)
     q, k, v = (x.to(device) for x in case.tensors(dtype))
     k = k / 8 + offset * torch.eye(32, dtype=dtype, device=device)[3]
@@ -181,7 +180,8 @@ def test_moments_from_sums_of_the_keys(causal, offset, device, monkeypatch):
     assert folded[0].chunk
     assert folded[0].kept > 1 if causal else folded[0].kept == 1
     assert (marked[0] > 0) == (offset > 2)
-    close(got, want, ("n", "lse", "max_logit", "logit_mean", "logit_std", "entropy"), budget=2e-5 * max(1, offset))
+    names = ("n", "lse", "max_logit", "logit_mean", "logit_std", "entropy")
+    assert_same_statistics(got, want, names, budget=2e-5 * max(1, offset))
 
 
 @pytest.mark.parametrize("causal", [False, True], ids=["full", "causal"])
@@ -194,7 +194,7 @@ def test_the_fast_kernel_on_sampled_rows(causal, device, monkeypatch):
     rows = torch.tensor([0, 5, 11, 66], device=device)
     got = kernels.statistics(problem(q, k, v, scale=0.2, causal=causal), rows)
     want = attention(*(x.double().cpu() for x in (q, k, v)), causal=causal, scale=0.2, stats=True, impl="reference")
-    close(got, want.stats.map(lambda x: x[:, :, rows.cpu()]), budget=2e-5)
+    assert_same_statistics(got, want.stats.map(lambda x: x[:, :, rows.cpu()]), budget=2e-5)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
@@ -230,7 +230,7 @@ def test_non_contiguous_inputs(device):
     q, k, v = (x.transpose(1, 2).contiguous().transpose(1, 2) for x in Case("", groups=2).tensors(torch.float32))
     assert not q.is_contiguous()
     want = attention(*(x.double() for x in (q, k, v)), stats=True, impl="reference")
-    close(attention(*(x.to(device) for x in (q, k, v)), stats=True, impl="triton").stats, want.stats)
+    assert_same_statistics(attention(*(x.to(device) for x in (q, k, v)), stats=True, impl="triton").stats, want.stats)
 
 
 def test_what_a_kernel_does_not_take_is_refused_by_name(device, monkeypatch):

@@ -100,7 +100,7 @@ def size(problem: Problem) -> torch.Tensor:
     )
 
 
-def close(got, want, problem: Problem, about: str):
+def assert_close(got, want, problem: Problem, about: str):
     """Every statistic within what rounded logits allow; of a frozen row also the digits of what is left of its gate."""
     rounding = size(problem) * 2e-6 + 2e-5
     assert torch.equal(got.n, want.n), about
@@ -123,7 +123,7 @@ def test_output_and_statistics(seed, device):
         got = kernels.solve(case.problem, stats=stats)
         assert ((got.output.double() - want.output).abs() <= budget * (1 + want.output.abs())).all(), case.about
         if stats:
-            close(got.stats, want.stats, wide, case.about)
+            assert_close(got.stats, want.stats, wide, case.about)
 
 
 @pytest.mark.usefixtures("poisoned_memory")
@@ -133,7 +133,7 @@ def test_statistics_of_some_rows(seed, device):
     few = torch.tensor(sorted(random.Random(seed).choices(range(queries), k=40)), device=device)
     for rows in (None, few):
         wide = case.wide() if rows is None else case.wide().take(rows)
-        close(kernels.statistics(case.problem, rows), reference.solve(wide, stats=True).stats, wide, case.about)
+        assert_close(kernels.statistics(case.problem, rows), reference.solve(wide, stats=True).stats, wide, case.about)
 
 
 @pytest.mark.parametrize("ratios", [(1, 2, 4, 8), (1, 1.1, 1.3, 1.7, 2.3, 2.9, 3.1, 3.7)], ids=["octaves", "uneven"])
@@ -143,7 +143,7 @@ def test_several_scales(seed, ratios, device):
     scales = [ratio * abs(case.problem.scale) / 3 for ratio in ratios]
     for scale, got in zip(scales, kernels.statistics_at(case.problem, scales), strict=True):
         wide = case.wide(scale)
-        close(got, reference.solve(wide, stats=True).stats, wide, f"{case.about}, scale {scale}")
+        assert_close(got, reference.solve(wide, stats=True).stats, wide, f"{case.about}, scale {scale}")
 
 
 @pytest.fixture(params=["ours", "cuDNN's where it can"] if torch.cuda.is_available() else ["ours"])

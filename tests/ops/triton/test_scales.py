@@ -10,8 +10,7 @@ from isotherm.ops import triton as kernels
 from isotherm.ops.triton import attend
 from isotherm.ops.triton import scales as many
 from isotherm.ops.triton.fields import Fields
-from tests.ops.cases import Case
-from tests.ops.triton.common import close, problem, sums_pay
+from tests.ops.cases import Case, assert_same_statistics, problem
 
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")  # NumPy under the interpreter: exp2 of −inf
 
@@ -30,7 +29,7 @@ def test_several_scales_in_one_pass_are_one_pass_each(scales, kind, device, spli
     found = kernels.statistics_at(problem(q, k, v, scale=1.0, **options), scales)
     for scale, got in zip(scales, found, strict=True):
         wide = {name: x.double() if name == "bias" else x for name, x in options.items()}
-        close(
+        assert_same_statistics(
             got, attention(q.double(), k.double(), v.double(), scale=scale, stats=True, impl="reference", **wide).stats
         )
 
@@ -48,16 +47,16 @@ def test_several_scales_in_one_pass_are_one_pass_each(scales, kind, device, spli
     ids=["octaves", "evenly spaced", "unrelated", "nine"],
 )
 @pytest.mark.usefixtures("small_tiles", "poisoned_memory")
-def test_eight_scales_share_a_pass(scales, causal, sums, device, monkeypatch):
+def test_eight_scales_share_a_pass(scales, causal, sums, device, sums_pay):
     """At eight times the usual scale rows freeze; the gate keeps its digits there, too."""
-    keys, dtype = sums_pay(device, monkeypatch) if sums else (83, torch.float16)
+    keys, dtype = sums_pay() if sums else (83, torch.float16)
     case = Case("", batch=1, heads=1, queries=keys - 16, keys=keys, dim=32, value_dim=32)
     q, k, v = (x.to(device) for x in case.tensors(dtype))
     found = kernels.statistics_at(problem(q, k, v, scale=1.0, causal=causal), scales)
     for scale, got in zip(scales, found, strict=True):
         wide = (x.double().cpu() for x in (q, k, v))
         want = attention(*wide, causal=causal, scale=scale, stats=True, impl="reference").stats
-        close(got, want, budget=5e-5)
+        assert_same_statistics(got, want, budget=5e-5)
         torch.testing.assert_close(got.jacobian_trace.cpu(), want.jacobian_trace, rtol=1e-3, atol=0)
 
 
@@ -117,7 +116,7 @@ def test_rows_without_keys_at_several_scales(device):
         want = attention(*wide, scale=scale, causal=True, stats=True, impl="reference").stats
         assert want.empty[:, :, :13].all()
         assert torch.equal(got.first_key.cpu(), want.first_key)
-        close(got, want)
+        assert_same_statistics(got, want)
 
 
 @pytest.mark.parametrize("above", [8, 60], ids=["powers of weights", "weights"])
@@ -133,7 +132,7 @@ def test_rows_beyond_the_shared_pass_are_done_again_at_every_scale(above, device
     assert [bool(flags.all()) for flags in asked] == [True]
     for scale, got in zip(scales, found, strict=True):
         want = attention(*(x.double().cpu() for x in (q, k, v)), scale=scale, stats=True, impl="reference").stats
-        close(got, want, budget=5e-5)
+        assert_same_statistics(got, want, budget=5e-5)
 
 
 def test_blocks_that_are_not_flagged_are_left_alone(device):
