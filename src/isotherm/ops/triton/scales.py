@@ -75,10 +75,9 @@ def plan(scales: tuple[float, ...]) -> Plan:
     Kept, since looking for it takes as long as a small problem.
     """
     steps = sorted({high - low for low, high in combinations(scales, 2) if high > low})
-    ways = [Plan(nodes, _made(nodes), ()) for nodes in [scales, *((step, *scales) for step in steps)]]
-    best = min(ways, key=lambda way: way.made.count(NEITHER))
-    doubles = [[i for i, other in enumerate(scales) if _same(other, 2 * scale)] for scale in scales]
-    return best._replace(twice=tuple(places[0] if places else -1 for places in doubles))
+    twice = tuple(next((i for i, other in enumerate(scales) if _same(other, 2 * scale)), -1) for scale in scales)
+    ways = [Plan(nodes, _made(nodes), twice) for nodes in [scales, *((step, *scales) for step in steps)]]
+    return min(ways, key=lambda way: way.made.count(NEITHER))
 
 
 def _made(nodes: Sequence[float]) -> tuple[tuple[int, int], ...]:
@@ -88,9 +87,9 @@ def _made(nodes: Sequence[float]) -> tuple[tuple[int, int], ...]:
     for node in nodes:
         pairs = combinations_with_replacement(range(len(made)), 2)
         sums = [(factors[i] + factors[j], (i, j)) for i, j in pairs if _same(nodes[i] + nodes[j], node)]
-        count, pair = min(sums, default=(1, NEITHER))
-        made.append(pair if count <= FACTORS else NEITHER)
-        factors.append(count if count <= FACTORS else 1)
+        count, pair = min((each for each in sums if each[0] <= FACTORS), default=(1, NEITHER))
+        made.append(pair)
+        factors.append(count)
     return tuple(made)
 
 
