@@ -16,13 +16,15 @@ pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")  # NumPy under
 
 
 @pytest.mark.parametrize("scales", [[0.1, 0.2, 0.4], [0.3, 0.11, 0.7], [0.1, 0.15, 0.2, 0.3, 0.4]], ids=str)
-@pytest.mark.parametrize("kind", ["full", "causal", "mask", "bias"])
+@pytest.mark.parametrize("kind", ["full", "causal", "window", "padding", "mask", "bias"])
 def test_several_scales_in_one_pass_are_one_pass_each(scales, kind, device, splitting):
     q, k, v = (x.to(device) for x in Case("", batch=1, heads=2, queries=19, keys=23).tensors(torch.float32))
     g = torch.Generator().manual_seed(1)
     options = {
         "full": {},
         "causal": {"causal": True},
+        "window": {"causal": True, "window": 5},
+        "padding": {"mask": (torch.arange(23) > 3).view(1, 1, 1, 23).to(device)},
         "mask": {"mask": (torch.rand(1, 1, 19, 23, generator=g) > 0.4).to(device)},
         "bias": {"bias": torch.randn(1, 1, 1, 23, generator=g).to(device)},
     }[kind]
@@ -32,6 +34,29 @@ def test_several_scales_in_one_pass_are_one_pass_each(scales, kind, device, spli
         assert_same_statistics(
             got, attention(q.double(), k.double(), v.double(), scale=scale, stats=True, impl="reference", **wide).stats
         )
+
+
+@pytest.mark.parametrize(
+    "scales", [[0.1, 0.2, 0.4, 0.5], [0.05 * 1.34**i for i in range(8)]], ids=["sums", "unrelated"]
+)
+@pytest.mark.parametrize("kind", ["window", "mask", "rows"])
+@pytest.mark.usefixtures("poisoned_memory")
+def test_what_weights_are_relative_to_moves_at_every_scale(kind, scales, device, splitting):
+    """Blocks of keys of which each has far larger logits than those before it, and two that hold still larger ones apart."""
+    case = Case("", batch=1, heads=1, queries=40, keys=290, dim=32, value_dim=32)
+    q, k, v = (x.to(device) for x in case.tensors(torch.float16))
+    k *= torch.tensor([0.1, 3, 0.5, 12, 1], device=device).repeat_interleave(64)[:290, None].to(k.dtype)
+    shown = (torch.rand(1, 1, 40, 290, generator=torch.Generator().manual_seed(2)) > 0.3).to(device)
+    options = {"window": {"causal": True, "window": 270}, "mask": {"mask": shown}, "rows": {}}[kind]
+    rows = torch.tensor([1, 4, 38], device=device) if kind == "rows" else None
+    found = kernels.statistics_at(problem(q, k, v, scale=1.0, **options), scales, rows)
+    for scale, got in zip(scales, found, strict=True):
+        wide = [x.double().cpu() for x in (q, k, v)]
+        if rows is not None:
+            wide[0] = wide[0][:, :, rows.cpu()]
+        hidden = {name: x.cpu() if name == "mask" else x for name, x in options.items()}
+        want = attention(*wide, scale=scale, stats=True, impl="reference", **hidden).stats
+        assert_same_statistics(got, want, budget=5e-5)
 
 
 @pytest.mark.parametrize("sums", [False, True], ids=["every key", "sums of the keys"])
@@ -117,6 +142,29 @@ def test_rows_without_keys_at_several_scales(device):
         assert want.empty[:, :, :13].all()
         assert torch.equal(got.first_key.cpu(), want.first_key)
         assert_same_statistics(got, want)
+
+
+@pytest.mark.parametrize("window", [None, 1000], ids=["plain", "window"])
+@pytest.mark.usefixtures("small_tiles", "poisoned_memory")
+def test_logits_at_several_scales_differ_by_the_scale_alone(window, device):
+    q, k, v = (x.to(device) for x in Case("", 1, 2, queries=30, keys=40, dim=32, value_dim=32).tensors(torch.float16))
+    scales = [0.1, 0.23, 0.7]
+    low, *others = kernels.statistics_at(problem(q, k, v, scale=1.0, causal=True, window=window), scales)
+    for scale, high in zip(scales[1:], others, strict=True):
+        for name in ("max_logit", "logit_mean", "logit_std", "first_logit"):
+            torch.testing.assert_close(getattr(high, name) / scale, getattr(low, name) / scales[0], rtol=1e-14, atol=0)
+
+
+@pytest.mark.parametrize("window", [None, 1000], ids=["plain", "window"])
+@pytest.mark.usefixtures("small_tiles")
+def test_a_row_that_meets_an_infinite_logit_is_broken_at_every_scale(window, device):
+    q, k, v = (x.to(device) for x in Case("", 1, 1, queries=30, keys=40, dim=32, value_dim=32).tensors(torch.float16))
+    q[:, :, 4:8], k[:, :, 35, 0] = q[:, :, 4:8].abs(), float("-inf")
+    q[:, :, 12, 0] = 0  # 0 · ∞
+    for got in kernels.statistics_at(problem(q, k, v, scale=1.0, window=window), [0.1, 0.23, 0.7]):
+        assert got.invalid.all()
+    for got in kernels.statistics_at(problem(q, k, v, scale=1.0, window=window, causal=True), [0.1, 0.23, 0.7]):
+        assert torch.equal(got.invalid.cpu(), (torch.arange(30) + 10 >= 35).expand_as(got.invalid))
 
 
 @pytest.mark.parametrize("above", [8, 60], ids=["powers of weights", "weights"])

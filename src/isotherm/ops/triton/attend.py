@@ -162,11 +162,11 @@ def launch(
     )  # fmt: skip
 
 
-def merge(parts: Fields, into: Fields, splits: int) -> None:
-    """Fields of disjoint sets of keys brought together."""
-    total, size = into.first_key.numel(), power_of_2(splits)
+def merge(parts: Fields, into: Fields, splits: int, scales: int = 1) -> None:
+    """Fields of disjoint sets of keys brought together, at each of several scales."""
+    total, size = into.first_key.numel() // scales, power_of_2(splits)
     block = max(1, min(32, 512 // size))
-    attend_kernel.merge[(pieces(total, block),)](
+    attend_kernel.merge[(pieces(total, block), scales)](
         parts.values, parts.first_key, into.values, into.first_key, into.broken, splits, total,
         PARTS=size, BLOCK=block, num_warps=4,
     )  # fmt: skip

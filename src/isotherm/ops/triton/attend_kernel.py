@@ -92,6 +92,56 @@ def tiles_of(inside, begin, end, first_seen, last_seen, BN: tl.constexpr, MASK: 
 
 
 @triton.jit
+def seen_of(column, real, begin, end, mask_ptr, mask_at, m_ss, MASK: tl.constexpr):
+    """Which rows see which of a block's keys, [BM, BN]: those from `begin` to `end` that a mask does not hide."""
+    seen = (column[None, :] >= begin[:, None]) & (column[None, :] < end[:, None])
+    if MASK == 1:  # the same for every row
+        seen &= (tl.load(mask_ptr + column.to(tl.int64) * m_ss, mask=real, other=0) != 0)[None, :]
+    elif MASK == 2:
+        seen &= tl.load(mask_at + column[None, :].to(tl.int64) * m_ss, mask=seen, other=0) != 0
+    return seen
+
+
+@triton.jit
+def no_moments(begin, MASK: tl.constexpr):
+    """What `with_moments` starts from."""
+    z = tl.zeros_like(begin).to(tl.float32)
+    return z, z, z, z + float("-inf"), z, (begin * 0 + NO_COLUMN) if MASK else begin
+
+
+@triton.jit
+def with_moments(moments, s, seen, start, here, begin, end, BN: tl.constexpr, EDGE: tl.constexpr, MASK: tl.constexpr):
+    """Count, mean, Σ(s − mean)², the largest logit, and the first with its key, with a tile's part added.
+
+    `here` is the tile's largest logit. Hidden keys have −inf, if there may be some: at an EDGE.
+    """
+    count, mean, m2, peak, first_s, first = moments
+    column = start + tl.arange(0, BN)
+    # About the mean so far; at first about the largest logit.
+    centre = tl.where(count > 0, mean, here)
+    u = s - centre[:, None]
+    n = tl.full(begin.shape, BN, tl.float32)
+    if EDGE:
+        u = tl.where(seen, u, 0.0)
+        n = tl.maximum(tl.minimum(end, start + BN) - tl.maximum(begin, start), 0).to(tl.float32)
+    if MASK:  # told from the logits, since these lie where the sums are made
+        n = tl.sum(tl.where(s != float("-inf"), 1.0, 0.0), 1)
+    away = tl.sum(u, 1)
+    fair = away / tl.maximum(n, 1.0)
+    share = n / tl.maximum(count + n, 1.0)
+    m2 += tl.maximum(tl.sum(u * u, 1) - away * fair, 0.0) + tl.where(count > 0, fair * fair * share * count, 0.0)
+    mean = tl.where(count > 0, mean + fair * share, tl.where(n > 0, centre + fair, 0.0))
+    if MASK:
+        found = tl.min(tl.where(s != float("-inf"), column[None, :], NO_COLUMN), 1)
+        value = tl.sum(tl.where(column[None, :] == found[:, None], s, 0.0), 1)
+        first_s = tl.where(found < first, value, first_s)
+        first = tl.minimum(first, found)
+    elif EDGE:
+        first_s += tl.sum(tl.where(column[None, :] == begin[:, None], s, 0.0), 1)
+    return count + n, mean, m2, tl.maximum(peak, here), first_s, first
+
+
+@triton.jit
 def _under(t, w, top, big, rest, rest2, cross, BM: tl.constexpr, BN: tl.constexpr):
     """Per lane: the largest exponent and weight; Σw, Σw², Σwt with a tile's part added, of all others."""
     if BN > LANES:
@@ -135,13 +185,9 @@ def attend(q_ptr, k_ptr, v_ptr, bias_ptr, mask_ptr, positions, rows_ptr, out_ptr
         begin, end = tl.maximum(begin, place - behind), tl.minimum(end, place + ahead + 1)
     lead, whole, wholes, edges = tiles_of(inside, begin, end, first_seen, last_seen, BN, MASK)
     begin, end = tl.where(inside, begin, 0), tl.where(inside, end, 0)
-    reference, peak = tl.full([BM], float("-inf"), tl.float32), tl.full([BM], float("-inf"), tl.float32)
+    reference, moments = tl.full([BM], float("-inf"), tl.float32), no_moments(begin, MASK)
     z, total = tl.zeros([BM, LANES], tl.float32), tl.zeros([BM], tl.float32)
     top, big, rest, rest2, cross = z + HIDDEN, z, z, z, z
-    count, mean, m2 = tl.zeros([BM], tl.float32), tl.zeros([BM], tl.float32), tl.zeros([BM], tl.float32)
-    first, first_s = begin, tl.zeros([BM], tl.float32)
-    if MASK:
-        first = tl.full([BM], NO_COLUMN, tl.int32)
     o = tl.zeros([BM, WIDE_V], tl.float32)
     # Blocks of keys that not every row sees whole, and the first one; then all others.
     for part in tl.static_range(1 if MASK else 2):
@@ -153,11 +199,7 @@ def attend(q_ptr, k_ptr, v_ptr, bias_ptr, mask_ptr, positions, rows_ptr, out_ptr
             real = column < keys
             k_at = k_base + start.to(tl.int64) * k_st + k_off
             k = tl.load(k_at, mask=real[None, :] & (wide < D)[:, None] if part == 0 else (wide < D)[:, None], other=0.0)
-            added, seen = 0.0, (column[None, :] >= begin[:, None]) & (column[None, :] < end[:, None])
-            if MASK == 1:  # the same for every row
-                seen &= (tl.load(mask_ptr + column.to(tl.int64) * m_ss, mask=real, other=0) != 0)[None, :]
-            elif MASK == 2:
-                seen &= tl.load(mask_at + column[None, :].to(tl.int64) * m_ss, mask=seen, other=0) != 0
+            added, seen = 0.0, seen_of(column, real, begin, end, mask_ptr, mask_at, m_ss, MASK)
             if BIAS == 1:
                 added = tl.load(bias_ptr + column.to(tl.int64) * b_ss, mask=real, other=0.0).to(tl.float32)[None, :]
             elif BIAS == 2:
@@ -189,31 +231,7 @@ def attend(q_ptr, k_ptr, v_ptr, bias_ptr, mask_ptr, positions, rows_ptr, out_ptr
                 )
                 top, big, w1, w2, wt = _under(t, w, top, big, z, z, z, BM, BN)
                 rest, rest2, cross = rest + w1, rest2 + w2, cross + wt
-                # Moments about the mean so far; at first about the largest logit.
-                centre = tl.where(count > 0, mean, here)
-                u = s - centre[:, None]
-                n = tl.full([BM], BN, tl.float32)
-                if part == 0:
-                    u = tl.where(seen, u, 0.0)
-                    n = tl.maximum(tl.minimum(end, start + BN) - tl.maximum(begin, start), 0).to(tl.float32)
-                if MASK:  # told from the logits, since these lie where the sums are made
-                    n = tl.sum(tl.where(s != float("-inf"), 1.0, 0.0), 1)
-                away = tl.sum(u, 1)
-                fair = away / tl.maximum(n, 1.0)
-                share = n / tl.maximum(count + n, 1.0)
-                m2 += tl.maximum(tl.sum(u * u, 1) - away * fair, 0.0) + tl.where(
-                    count > 0, fair * fair * share * count, 0.0
-                )
-                mean = tl.where(count > 0, mean + fair * share, tl.where(n > 0, centre + fair, 0.0))
-                count += n
-                peak = tl.maximum(peak, here)
-                if MASK:
-                    found = tl.min(tl.where(s != float("-inf"), column[None, :], NO_COLUMN), 1)
-                    value = tl.sum(tl.where(column[None, :] == found[:, None], s, 0.0), 1)
-                    first_s = tl.where(found < first, value, first_s)
-                    first = tl.minimum(first, found)
-                elif part == 0:
-                    first_s += tl.sum(tl.where(column[None, :] == begin[:, None], s, 0.0), 1)
+                moments = with_moments(moments, s, seen, start, here, begin, end, BN, part == 0, MASK)
             else:
                 total = total * keep + tl.sum(w, 1)
             if OUTPUT:
@@ -241,8 +259,8 @@ def attend(q_ptr, k_ptr, v_ptr, bias_ptr, mask_ptr, positions, rows_ptr, out_ptr
         lse = (reference.to(tl.float64) + tl.log2(tl.where(total > 0, total, 1.0)).to(tl.float64)) * LN2
         tl.store(lse_ptr + at, tl.where(total == 0, float("-inf"), lse.to(tl.float32)), mask=inside)
     if STATS:
-        n = total_rows.to(tl.int64)
-        met = count > 0
+        count, mean, m2, peak, first_s, first = moments
+        n, met = total_rows.to(tl.int64), count > 0
         one = 1.0 / tl.where(largest > 0, largest, 1.0).to(tl.float64)
         rest_d = rest.to(tl.float64) * one
         cross_d = cross.to(tl.float64) * one - tl.where(met, above, 0.0) * rest_d
@@ -257,8 +275,12 @@ def attend(q_ptr, k_ptr, v_ptr, bias_ptr, mask_ptr, positions, rows_ptr, out_ptr
 
 @triton.jit(do_not_specialize=["splits", "total_rows"])
 def merge(parts, part_keys, fields, first_key, broken, splits, total_rows, PARTS: tl.constexpr, BLOCK: tl.constexpr):
-    """Fields of disjoint sets of keys brought together, in float64, all parts [PARTS, BLOCK] at once."""
-    n = total_rows.to(tl.int64)
+    """Fields of disjoint sets of keys brought together, in float64, all parts [PARTS, BLOCK] at once.
+
+    `program_id(1)` is one of several scales.
+    """
+    n, scale = total_rows.to(tl.int64), tl.program_id(1).to(tl.int64)
+    parts, part_keys = parts + scale * splits * 8 * n, part_keys + scale * splits * n
     at = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     inside, part = at < n, tl.arange(0, PARTS)[:, None]
     there = (part < splits) & inside[None, :]
@@ -283,7 +305,7 @@ def merge(parts, part_keys, fields, first_key, broken, splits, total_rows, PARTS
     other = tl.where(part == most[None, :], 0.0, weight)
     cross = tl.sum(weight * (crosses + lower * (1.0 + rests)), 0)
     keep_fields(
-        fields, first_key, broken, 0, n, at, inside, count, mean, tl.sum(m2 + counts * away * away, 0), peak,
+        fields, first_key, broken, scale, n, at, inside, count, mean, tl.sum(m2 + counts * away * away, 0), peak,
         tl.sum(weight * rests + other, 0), tl.sum(weight * weight * rests2 + other * other, 0), cross,
         tl.max(tl.where(keys == first[None, :], logits, NOTHING), 0), first, (tl.abs(cross) < float("inf")) == 0,
     )  # fmt: skip

@@ -1,5 +1,5 @@
 # mypy: ignore-errors
-# ruff: noqa: PLR0915, RUF005
+# ruff: noqa: RUF005
 """What `dense_kernel` does, without the output, at several scales in one pass.
 
 Where a scale is the sum of two others its weights are the products of theirs, and need no exponential of their own: twice
@@ -20,19 +20,66 @@ from isotherm.ops.triton.lanes import HIDDEN, LANES, PAIRS, first_columns, highe
 
 
 @triton.jit
-def _add(t, ratios, sums, squares, crosses, MADE: tl.constexpr, TWICE: tl.constexpr):
-    """The sums with weights 2^(ratio·t) added: at every scale Σw, Σw² where no scale is twice it, and Σwt."""
+def no_sums(z, TWICE: tl.constexpr):
+    """Nothing seen yet: the largest exponent of a lane, and at every scale the sums of all others."""
+    none = ()
+    for _ in tl.static_range(len(TWICE)):
+        none = none + (z,)
+    return z + HIDDEN, none, none, none
+
+
+@triton.jit
+def weigh(t, ratios, MADE: tl.constexpr, TWICE: tl.constexpr):
+    """2^(ratio·t) at every scale."""
     HELP: tl.constexpr = len(MADE) - len(TWICE)
-    weights, new, new_squares, new_crosses = (), (), (), ()
+    nodes, weights = (), ()
     for i in tl.static_range(len(MADE)):
         own = t if i == HELP else t * ratios[i]  # the lowest scale's ratio is 1
-        w = tl.exp2(own) if MADE[i][0] < 0 else weights[MADE[i][0]] * weights[MADE[i][1]]
-        weights = weights + (w,)
+        w = tl.exp2(own) if MADE[i][0] < 0 else nodes[MADE[i][0]] * nodes[MADE[i][1]]
+        nodes = nodes + (w,)
         if i >= HELP:
-            new, new_crosses = new + (sums[i - HELP] + w,), new_crosses + (tl.fma(w, t, crosses[i - HELP]),)
-            old = squares[i - HELP]
-            new_squares = new_squares + (tl.fma(w, w, old) if TWICE[i - HELP] < 0 else old,)
+            weights = weights + (w,)
+    return weights
+
+
+@triton.jit
+def add(t, ratios, sums, squares, crosses, MADE: tl.constexpr, TWICE: tl.constexpr):
+    """The sums with weights 2^(ratio·t) added: at every scale Σw, Σw² where no scale is twice it, and Σwt."""
+    weights = weigh(t, ratios, MADE, TWICE)
+    new, new_squares, new_crosses = (), (), ()
+    for i in tl.static_range(len(TWICE)):
+        w, old = weights[i], squares[i]
+        new, new_crosses = new + (sums[i] + w,), new_crosses + (tl.fma(w, t, crosses[i]),)
+        new_squares = new_squares + (tl.fma(w, w, old) if TWICE[i] < 0 else old,)
     return new, new_squares, new_crosses
+
+
+@triton.jit
+def keep_sums(fields, first_key, broken, splits, split, n, at, inside, count, mean, m2, peak, first_logit, key, state, unit,
+              ratios, ratios_low, MADE: tl.constexpr, TWICE: tl.constexpr):  # fmt: skip
+    """The fields at every scale, of split `split`, from the lanes' sums and what the lowest scale has.
+
+    `unit` turns exponents at the lowest scale into nats.
+    """
+    HELP: tl.constexpr = len(MADE) - len(TWICE)
+    top, sums, squares, crosses = state
+    # The largest of all lanes stays apart, those of the other lanes join the sums.
+    others = tl.where(highest(top), HIDDEN, top)
+    sums, squares, crosses = add(others, ratios, sums, squares, crosses, MADE, TWICE)
+    some = count > 0
+    top = tl.where(some, tl.max(top, 1), 0.0)
+    double = top.to(tl.float64)
+    for i in tl.static_range(len(TWICE)):
+        w = 1.0 / tl.exp2(top * ratios[i + HELP]).to(tl.float64)
+        ratio = tl.full(at.shape, 0.0, tl.float64) + ratios[i + HELP] + ratios_low[i + HELP]
+        rest, cross = tl.sum(sums[i], 1).to(tl.float64) * w, tl.sum(crosses[i], 1)
+        rest2 = tl.sum(squares[i] if TWICE[i] < 0 else sums[TWICE[i]], 1)
+        keep_fields(
+            fields, first_key, broken, i * splits + split, n, at, inside, count, mean * ratio, m2 * ratio * ratio,
+            tl.where(some, peak * ratio, NOTHING), rest, rest2.to(tl.float64) * (w * w),
+            (cross.to(tl.float64) * w - double * rest) * unit * ratio, tl.where(some, first_logit * ratio, NOTHING),
+            tl.where(some, key, NO_KEY), (tl.abs(cross) < float("inf")) == 0,
+        )  # fmt: skip
 
 
 @triton.jit
@@ -40,7 +87,7 @@ def _look(s, column, limit, factor, reference, ratios, state, BM: tl.constexpr, 
           MOMENTS: tl.constexpr, MADE: tl.constexpr, TWICE: tl.constexpr):  # fmt: skip
     """The state with a tile's part added, a few columns after another, as in `dense_kernel`.
 
-    Per lane, each [BM, PAIRS]: the largest exponent; the sums of `_add` of the others; Σt; Σt².
+    Per lane, each [BM, PAIRS]: the largest exponent; the sums of `add` of the others; Σt; Σt².
     """
     if BN > PAIRS:
         s, rest = parted(s, BM, BN)
@@ -58,7 +105,7 @@ def _look(s, column, limit, factor, reference, ratios, state, BM: tl.constexpr, 
             t = tl.where(seen, t, HIDDEN)
             u = tl.where(seen, t, 0.0)
         under, top = ordered(top, t)
-        sums, squares, crosses = _add(under, ratios, sums, squares, crosses, MADE, TWICE)
+        sums, squares, crosses = add(under, ratios, sums, squares, crosses, MADE, TWICE)
         if MOMENTS:
             total, total2 = total + u, tl.fma(u, u, total2)
         state = top, sums, squares, crosses, total, total2
@@ -111,10 +158,8 @@ def products(q_desc, k_desc, fields, first_key, broken, flags, positions, parts,
     q = q_desc.load([b, h, block * BM, 0]).reshape(BM, D)
     reference, sink = tl.zeros([BM], tl.float32), tl.zeros([BM], tl.float32)
     z = tl.zeros([BM, PAIRS], tl.float32)
-    none = ()
-    for _ in tl.static_range(len(TWICE)):
-        none = none + (z,)
-    state = z + HIDDEN, none, none, none, z, z
+    top, sums, squares, crosses = no_sums(z, TWICE)
+    state = top, sums, squares, crosses, z, z
     known = 0
     if CHUNKS:
         known = whole * BN // chunk * (chunk // BN)
@@ -128,11 +173,6 @@ def products(q_desc, k_desc, fields, first_key, broken, flags, positions, parts,
             state = _look(s, i * BN, limit, factor, reference, ratios, state, BM, BN, part == 2, part > 0, MADE, TWICE)
 
     top, sums, squares, crosses, total, total2 = state
-    # The largest of all lanes stays apart, those of the other lanes join the sums.
-    others = tl.where(highest(top), HIDDEN, top)
-    sums, squares, crosses = _add(others, ratios, sums, squares, crosses, MADE, TWICE)
-    top = tl.max(top, 1)
-    some = limit >= 0
     unit = tl.full([BM], 0.0, tl.float64) + unit_high + unit_low
     base, direct = reference.to(tl.float64), limit + 1 - known * BN
     mean, spread, blurred = moments(tl.sum(total, 1), tl.sum(total2, 1), direct, base, unit, CHUNKS)
@@ -145,23 +185,14 @@ def products(q_desc, k_desc, fields, first_key, broken, flags, positions, parts,
             along, reach, square = with_sums(q_desc, parts, centre, b, h, block, place, BM, D)
         mean, spread, doubtful = merged(mean, spread, direct, limit + 1, along, reach, square, unit * factor)
         blurred |= doubtful
-    fine = (tl.abs(top) <= most) & ((blurred & (limit > 0)) == 0)
     n, at = total_rows.to(tl.int64), head.to(tl.int64) * queries + rows
-    double = tl.where(some, top, 0.0).to(tl.float64)
+    some, largest = limit >= 0, tl.max(top, 1)
     count = tl.where(some, limit + 1, 0).to(tl.float64)
-    peak, sink = (base + double) * unit, sink.to(tl.float64) * unit * factor
-    HELP: tl.constexpr = len(MADE) - len(TWICE)
-    for i in tl.static_range(len(TWICE)):
-        w = 1.0 / tl.exp2(tl.where(some, top, 0.0) * ratios[i + HELP]).to(tl.float64)
-        ratio = tl.full([BM], 0.0, tl.float64) + ratios[i + HELP] + ratios_low[i + HELP]
-        rest, cross = tl.sum(sums[i], 1).to(tl.float64) * w, tl.sum(crosses[i], 1)
-        rest2 = tl.sum(squares[i] if TWICE[i] < 0 else sums[TWICE[i]], 1)
-        fine &= tl.abs(cross) < float("inf")
-        keep_fields(
-            fields, first_key, broken, i, n, at, inside, count, mean * ratio, spread * ratio * ratio,
-            tl.where(some, peak * ratio, NOTHING), rest, rest2.to(tl.float64) * (w * w),
-            (cross.to(tl.float64) * w - double * rest) * unit * ratio, tl.where(some, sink * ratio, NOTHING),
-            tl.where(some, 0, NO_KEY), inside == 0,
-        )  # fmt: skip
+    peak = (base + tl.where(some, largest, 0.0).to(tl.float64)) * unit
+    keep_sums(
+        fields, first_key, broken, 1, 0, n, at, inside, count, mean, spread, peak, sink.to(tl.float64) * unit * factor,
+        tl.zeros([BM], tl.int64), (top, sums, squares, crosses), unit, ratios, ratios_low, MADE, TWICE,
+    )  # fmt: skip
+    fine = (tl.abs(largest) <= most) & ((blurred & (limit > 0)) == 0)
     flag = tl.max(tl.where(fine | (some == 0) | (inside == 0), 0, 1), 0).to(tl.int8)
     tl.store(flags + head.to(tl.int64) * blocks + block, flag)

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from isotherm.ops.triton import attend, dense, products_kernel, scales_kernel
-from isotherm.ops.triton.attend import Call, pieces, power_of_2, precision, shared_strides, width
+from isotherm.ops.triton.attend import Call, pieces, precision, shared, shared_strides, width
 from isotherm.ops.triton.fields import Fields
 
 TILES = {d: dense.Tuning(64, 64, 2, 4, 128) for d in (32, 64, 128)}
@@ -25,15 +25,6 @@ SAME = 1e-12
 """Scales that differ by less, relatively, are one and the same: decimal fractions are not exact."""
 AT_ONCE = 8
 """Scales in one pass at most: beyond that the sums of a row no longer fit the registers."""
-
-
-def octaves(scales: Sequence[float]) -> int:
-    """The step after which each scale doubles exactly, or their number when none does."""
-    count = len(scales)
-    for step in range(1, count):
-        if all(above == 2 * below for below, above in zip(scales, scales[step:], strict=False)):
-            return step
-    return count
 
 
 def run(call: Call, scales: Sequence[float]) -> list[Fields]:
@@ -80,6 +71,13 @@ def plan(scales: tuple[float, ...]) -> Plan:
     return min(ways, key=lambda way: way.made.count(NEITHER))
 
 
+def _ratios(way: Plan) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """Of each node to the lowest scale, as float32 has it, and what that leaves over."""
+    lowest = way.nodes[len(way.made) - len(way.twice)]
+    near = tuple(c_float(node / lowest).value for node in way.nodes)
+    return near, tuple(node / lowest - ratio for node, ratio in zip(way.nodes, near, strict=True))
+
+
 def _made(nodes: Sequence[float]) -> tuple[tuple[int, int], ...]:
     """Of which two before it each node is the sum; of several pairs the one with the fewest factors."""
     made: list[tuple[int, int]] = []
@@ -108,16 +106,14 @@ def _dense(call: Call, scales: list[float]) -> list[Fields]:
     fields = Fields.empty(call.shape, call.q.device, parts=len(scales))
     flags = torch.empty(b * h * blocks, dtype=torch.int8, device=call.q.device)
     factor, high, low = dense.units(scales[0])
-    ratios = [node / scales[0] for node in way.nodes]
-    near = [c_float(ratio).value for ratio in ratios]
+    ratios, left = _ratios(way)
     pays = d < 128 and dense.pays(call, output=False)
     sums = dense.sums_of_keys(call, fields.values.view(torch.float32)) if pays else dense.Sums(call.k, call.k)
     early = dense.overlaps(call)
     products_kernel.products[dense.grid(call, blocks)](
         dense.tiles(call.q, tile.rows), dense.tiles(call.k, tile.keys),
         fields.values, fields.first_key, fields.broken, flags, call.positions, sums.parts, sums.centre,
-        t, s, blocks, b * h, h, call.groups, factor, high, low, tuple(near),
-        tuple(ratio - rough for ratio, rough in zip(ratios, near, strict=True)), LARGEST / (2 * ratios[-1]), b * h * t,
+        t, s, blocks, b * h, h, call.groups, factor, high, low, ratios, left, LARGEST / (2 * ratios[-1]), b * h * t,
         sums.chunk, sums.kept, D=d, BM=tile.rows, BN=tile.keys, STAGES=tile.stages, CAUSAL=call.causal,
         CHUNKS=sums.chunk > 0, EARLY=early, MADE=way.made, TWICE=way.twice,
         num_warps=tile.warps, maxnreg=tile.registers, launch_pdl=early and sums.chunk > 0,
@@ -133,11 +129,9 @@ def _pass(call: Call, scales: list[float]) -> list[Fields]:
     _launch(call, scales, cut, fields)
     if cut.parts == 1:
         return [fields.part(i) for i in range(len(scales))]
-    found = [Fields.empty(call.shape, call.q.device) for _ in scales]
-    for i, into in enumerate(found):
-        part = slice(i * cut.parts, (i + 1) * cut.parts)
-        attend.merge(Fields(fields.values[part], fields.first_key[part], fields.broken[part]), into, cut.parts)
-    return found
+    into = Fields.empty(call.shape, call.q.device, parts=len(scales))
+    attend.merge(fields, into, cut.parts, len(scales))
+    return [into.part(i) for i in range(len(scales))]
 
 
 def _tile(call: Call) -> tuple[int, int, int]:
@@ -147,15 +141,15 @@ def _tile(call: Call) -> tuple[int, int, int]:
 
 def _launch(call: Call, scales: list[float], cut: attend.Split, fields: Fields, flags: Tensor | None = None) -> None:
     """One launch of the general kernel, for every row or for the flagged blocks of 64."""
-    (b, h, t), (rows, keys, stages), step = call.shape, _tile(call), octaves(scales)
-    mask = None if call.mask is None else call.mask.view(torch.uint8)
+    (b, h, t), (rows, keys, stages), way = call.shape, _tile(call), plan(tuple(scales))
+    mask, (ratios, left) = None if call.mask is None else call.mask.view(torch.uint8), _ratios(way)
     scales_kernel.scales[(pieces(t, rows) * b * h, cut.parts)](
         call.q, call.k, call.q if mask is None else mask, call.positions,
-        call.positions if call.rows is None else call.rows, call.q if flags is None else flags, tuple(scales),
+        call.positions if call.rows is None else call.rows, call.q if flags is None else flags,
         fields.values, fields.first_key, fields.broken, *call.q.stride(), *call.k.stride(), *shared_strides(mask),
-        t, call.k.shape[2], call.q.shape[3], h, call.groups, call.behind, call.ahead, cut.keys, cut.parts,
-        b * h * t, BM=rows, BN=keys, WIDE=width(call.q.shape[3]), K=len(scales),
-        PAD=power_of_2(len(scales)), STEP=step, CHAIN=pieces(len(scales), step),
-        GEOMETRY=call.causal or call.window > 0, MASK=mask is not None, PARTS=call.q.dtype != call.k.dtype,
-        ROWS=call.rows is not None, FLAGGED=flags is not None, PRECISION=precision(call), num_warps=4, num_stages=stages,
+        t, call.k.shape[2], call.q.shape[3], h, call.groups, call.behind, call.ahead, float(scales[0]), ratios, left,
+        LARGEST / (2 * ratios[-1]), cut.keys, cut.parts, b * h * t, BM=rows, BN=keys, WIDE=width(call.q.shape[3]),
+        MADE=way.made, TWICE=way.twice, GEOMETRY=call.causal or call.window > 0, MASK=shared(mask),
+        PARTS=call.q.dtype != call.k.dtype, ROWS=call.rows is not None, FLAGGED=flags is not None,
+        PRECISION=precision(call), num_warps=4, num_stages=stages,
     )  # fmt: skip
