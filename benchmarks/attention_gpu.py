@@ -104,10 +104,13 @@ def checked(x: Inputs) -> dict[tuple[str, str], tuple[Callable[[], object], dict
         add("sampled", "isotherm", lambda: kernels.statistics(x.problem, x.rows),
             numbers(sampled, lambda t: t[0, 0]), x.truth(x.rows, x.scale))  # fmt: skip
         for name, scales in GRIDS.items():
-            at = kernels.statistics_at(x.problem, scales)
-            for scale, got in zip(scales, at, strict=True):
+            every, some = (kernels.statistics_at(x.problem, scales, rows) for rows in (None, x.rows))
+            for scale, got, part in zip(scales, every, some, strict=True):
                 wrong(numbers(got, pick), x.truth(few, scale))
+                wrong(numbers(part, lambda t: t[0, 0]), x.truth(x.rows, scale))
             add(f"8 scales, {name}", "isotherm", lambda scales=scales: kernels.statistics_at(x.problem, scales), {}, {})
+            add(f"sampled, 8 scales, {name}", "isotherm",
+                lambda scales=scales: kernels.statistics_at(x.problem, scales, x.rows), {}, {})  # fmt: skip
         hot = replace(x.problem, scale=1.0)  # without 1/√d rows freeze: many are done again
         want, solution = x.truth(few, 1.0), kernels.solve(hot, stats=True)
         assert solution.stats is not None
@@ -242,7 +245,7 @@ def line(row: Row) -> str:
     """One row for a person."""
     shape = f"d={row.d} n={row.n} {'causal' if row.causal else 'full':6}"
     time_ = f"{row.p50:9.3f} ms {row.against_cudnn:8.4f} × cuDNN"
-    return f"{shape} {row.task:24} {row.provider:10} {row.timing:6} {time_} {row.extra_mib:9.1f} MiB"
+    return f"{shape} {row.task:33} {row.provider:10} {row.timing:6} {time_} {row.extra_mib:9.1f} MiB"
 
 
 def provenance(commit: str, rounds: int) -> dict[str, object]:

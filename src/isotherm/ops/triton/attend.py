@@ -107,12 +107,12 @@ class Split(NamedTuple):
     keys: int
 
 
-def split(call: Call, rows: int, keys: int) -> Split:
-    """How to split the keys where blocks of `rows` rows alone would leave the GPU idle."""
+def split(call: Call, rows: int, keys: int, wanted: int) -> Split:
+    """How to split the keys, in blocks of `keys`, where blocks of `rows` rows alone are fewer than the programs wanted."""
     b, h, t = call.shape
     programs = pieces(t, rows) * b * h
     # Of a block's parts under causality about 5/8 have keys, if the rows are four blocks of an even sample.
-    busy = PROGRAMS * 8 // 5 if call.causal and call.rows is not None else PROGRAMS
+    busy = wanted * 8 // 5 if call.causal and call.rows is not None else wanted
     parts = max(1, min(busy // max(1, programs), pieces(call.k.shape[2], LEAST_SPLIT)))
     run = pieces(pieces(max(1, call.k.shape[2]), parts), keys) * keys
     return Split(max(1, pieces(call.k.shape[2], run)), run)
@@ -121,7 +121,7 @@ def split(call: Call, rows: int, keys: int) -> Split:
 def run(call: Call, *, output: tuple[Tensor, Tensor] | None, fields: Fields | None) -> None:
     """Fill output = (out [B, Hq, R, Dv], lse [B, Hq, R]) and fields."""
     tile = blocks(call)
-    cut = split(call, tile.rows, tile.keys) if output is None else Split(1, max(1, call.k.shape[2]))
+    cut = split(call, tile.rows, tile.keys, PROGRAMS) if output is None else Split(1, max(1, call.k.shape[2]))
     into = fields if fields is None or cut.parts == 1 else Fields.empty(call.shape, call.q.device, parts=cut.parts)
     launch(call, tile, cut, output=output, fields=into)
     if fields is not None and into is not None and into is not fields:

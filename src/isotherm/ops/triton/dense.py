@@ -110,7 +110,7 @@ def run(call: Call, *, output: tuple[Tensor, Tensor] | None, fields: Fields) -> 
     (b, h, t), d, s = call.shape, call.q.shape[3], call.k.shape[2]
     whole = (OUTPUT if output is not None else STATISTICS)[call.causal]
     tuning = (whole if call.rows is None else SAMPLED)[d]
-    cut = attend.Split(1, s) if output is not None else attend.split(call, tuning.rows, tuning.keys)
+    cut = attend.Split(1, s) if output is not None else attend.split(call, tuning.rows, tuning.keys, attend.PROGRAMS)
     into = fields if cut.parts == 1 else Fields.empty(call.shape, call.q.device, parts=cut.parts)
     marks = torch.empty(cut.parts * b * h * t, dtype=torch.int8, device=call.q.device)
     factor, high, low = units(call.scale)

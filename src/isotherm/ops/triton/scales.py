@@ -16,6 +16,8 @@ from isotherm.ops.triton.attend import Call, pieces, precision, shared, shared_s
 from isotherm.ops.triton.fields import Fields
 
 TILES = {d: dense.Tuning(64, 64, 2, 4, 128) for d in (32, 64, 128)}
+PROGRAMS = 264
+"""As many as a large GPU runs at once, two a multiprocessor: keys are split until there are about this many."""
 LARGEST = 96.0
 """The largest weight squared at the highest scale, relative to the reference, as a power of two."""
 FACTORS = 8
@@ -124,7 +126,7 @@ def _dense(call: Call, scales: list[float]) -> list[Fields]:
 
 def _pass(call: Call, scales: list[float]) -> list[Fields]:
     """Whatever the reference takes but a bias and a cap: eight scales, in ascending order, in a pass."""
-    cut = attend.split(call, *_tile(call)[:2])
+    cut = attend.split(call, *_tile(call)[:2], PROGRAMS)
     fields = Fields.empty(call.shape, call.q.device, parts=len(scales) * cut.parts)
     _launch(call, scales, cut, fields)
     if cut.parts == 1:
