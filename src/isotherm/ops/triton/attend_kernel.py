@@ -1,5 +1,5 @@
 # mypy: ignore-errors
-# ruff: noqa: PLR0912, PLR0915
+# ruff: noqa: PLR0915
 """Attention and its row statistics for everything the reference takes: one block of rows of one head per program.
 
 Weights are relative to a reference that moves when they would leave their range, so logits of any size keep their digits;
@@ -65,8 +65,15 @@ def rows_of(index, queries, hq, groups, rows_ptr, positions, BM: tl.constexpr, R
 
 
 @triton.jit
-def span_of(inside, place, keys, behind, ahead, split_keys, BN: tl.constexpr, GEOMETRY: tl.constexpr):
-    """The keys any of these rows may see, within split `program_id(1)`; the first at a multiple of BN."""
+def tiles_of(
+    inside, place, keys, behind, ahead, split_keys, BN: tl.constexpr, GEOMETRY: tl.constexpr, MASK: tl.constexpr
+):
+    """Of split `program_id(1)`: the keys from `begin` to `end` that each row sees, but for a mask, and the blocks they are in.
+
+    Those that every row sees whole are apart from the others, but for the first: a row's first key is in one of the others.
+    Blocks are told by the first key of all; how many of the others come first; where the whole ones begin, and how many they
+    are; and how many the others are.
+    """
     first_seen, last_seen = 0, keys
     if GEOMETRY:
         least = tl.min(tl.where(inside, place, 2147483647), 0)
@@ -74,21 +81,29 @@ def span_of(inside, place, keys, behind, ahead, split_keys, BN: tl.constexpr, GE
         first_seen = tl.maximum(least - behind, 0)
         last_seen = tl.minimum(most + ahead + 1, keys)
     first_seen = tl.maximum(first_seen // BN * BN, tl.program_id(1) * split_keys)
-    return first_seen, tl.minimum(last_seen, (tl.program_id(1) + 1) * split_keys)
-
-
-@triton.jit
-def tiles_of(inside, begin, end, first_seen, last_seen, BN: tl.constexpr, MASK: tl.constexpr):
-    """Blocks of keys before those that every row sees whole; where these start; how many they are; and all the others.
-
-    The keys a row sees first are in the former, so these have at least one.
-    """
+    last_seen = tl.minimum(last_seen, (tl.program_id(1) + 1) * split_keys)
+    begin, end = tl.zeros_like(place) + first_seen, tl.zeros_like(place) + last_seen
+    if GEOMETRY:
+        begin, end = tl.maximum(begin, place - behind), tl.minimum(end, place + ahead + 1)
     whole = (tl.max(tl.where(inside, begin, 0), 0) // BN + 1) * BN
     if MASK:
         whole = tl.maximum(whole, last_seen)
     lead = tl.maximum(tl.cdiv(tl.minimum(whole, last_seen) - first_seen, BN), 0)
     wholes = tl.maximum(tl.min(tl.where(inside, end, NO_COLUMN), 0) - whole, 0) // BN
-    return lead, whole, wholes, lead + tl.maximum(tl.cdiv(last_seen - whole - wholes * BN, BN), 0)
+    edges = lead + tl.maximum(tl.cdiv(last_seen - whole - wholes * BN, BN), 0)
+    return tl.where(inside, begin, 0), tl.where(inside, end, 0), (first_seen, lead, whole, wholes, edges)
+
+
+@triton.jit
+def take_keys(tiles, turn, k_base, k_off, k_st, wide, keys, D, BN: tl.constexpr, EDGE: tl.constexpr):
+    """A block of keys, the `turn`-th of those that every row sees whole or of the others: where it starts, and its tile."""
+    first_seen, lead, whole, wholes, _ = tiles
+    start = whole + turn * BN
+    there = (wide < D)[:, None]
+    if EDGE:
+        start = tl.where(turn < lead, first_seen + turn * BN, whole + (wholes + turn - lead) * BN)
+        there &= (start + tl.arange(0, BN) < keys)[None, :]
+    return start, tl.load(k_base + start.to(tl.int64) * k_st + k_off, mask=there, other=0.0)
 
 
 @triton.jit
@@ -100,6 +115,23 @@ def seen_of(column, real, begin, end, mask_ptr, mask_at, m_ss, MASK: tl.constexp
     elif MASK == 2:
         seen &= tl.load(mask_at + column[None, :].to(tl.int64) * m_ss, mask=seen, other=0) != 0
     return seen
+
+
+@triton.jit
+def exponents(s, seen, reference, room, EDGE: tl.constexpr, MASK: tl.constexpr):
+    """Logits, hidden ones at −inf; exponents of the weights; the largest logit; the reference, and what it counts as."""
+    if MASK:  # from here on −inf says that a key is hidden, so none that is seen may have it
+        s = tl.where(s == float("-inf"), LOWEST, s)
+    if EDGE:
+        s = tl.where(seen, s, float("-inf"))
+    here = tl.max(s, 1)
+    # What weights are relative to moves only when they would leave their range.
+    new = tl.where(here * LOG2E > reference + room, here * LOG2E, reference)
+    base = tl.where(new == float("-inf"), 0.0, new)
+    t = s * LOG2E - base[:, None]
+    if EDGE:
+        t = tl.where(seen, t, HIDDEN)
+    return s, t, here, new, base
 
 
 @triton.jit
@@ -178,27 +210,17 @@ def attend(q_ptr, k_ptr, v_ptr, bias_ptr, mask_ptr, positions, rows_ptr, out_ptr
     bias_ptr, mask_ptr = bias_ptr + b * b_sb + h * b_sh, mask_ptr + b * m_sb + h * m_sh
     bias_at, mask_at = bias_ptr + source[:, None] * b_st, mask_ptr + source[:, None] * m_st
 
-    first_seen, last_seen = span_of(inside, place, keys, behind, ahead, split_keys, BN, GEOMETRY)
-    # A row sees the keys from `begin` to `end`, but for a mask.
-    begin, end = tl.zeros([BM], tl.int32) + first_seen, tl.zeros([BM], tl.int32) + last_seen
-    if GEOMETRY:
-        begin, end = tl.maximum(begin, place - behind), tl.minimum(end, place + ahead + 1)
-    lead, whole, wholes, edges = tiles_of(inside, begin, end, first_seen, last_seen, BN, MASK)
-    begin, end = tl.where(inside, begin, 0), tl.where(inside, end, 0)
+    begin, end, tiles = tiles_of(inside, place, keys, behind, ahead, split_keys, BN, GEOMETRY, MASK)
     reference, moments = tl.full([BM], float("-inf"), tl.float32), no_moments(begin, MASK)
     z, total = tl.zeros([BM, LANES], tl.float32), tl.zeros([BM], tl.float32)
     top, big, rest, rest2, cross = z + HIDDEN, z, z, z, z
     o = tl.zeros([BM, WIDE_V], tl.float32)
     # Blocks of keys that not every row sees whole, and the first one; then all others.
     for part in tl.static_range(1 if MASK else 2):
-        for turn in range(edges if part == 0 else wholes):
-            start = whole + turn * BN
-            if part == 0:
-                start = tl.where(turn < lead, first_seen + turn * BN, whole + (wholes + turn - lead) * BN)
+        for turn in range(tiles[4] if part == 0 else tiles[3]):
+            start, k = take_keys(tiles, turn, k_base, k_off, k_st, wide, keys, D, BN, part == 0)
             column = start + step
             real = column < keys
-            k_at = k_base + start.to(tl.int64) * k_st + k_off
-            k = tl.load(k_at, mask=real[None, :] & (wide < D)[:, None] if part == 0 else (wide < D)[:, None], other=0.0)
             added, seen = 0.0, seen_of(column, real, begin, end, mask_ptr, mask_at, m_ss, MASK)
             if BIAS == 1:
                 added = tl.load(bias_ptr + column.to(tl.int64) * b_ss, mask=real, other=0.0).to(tl.float32)[None, :]
@@ -206,18 +228,8 @@ def attend(q_ptr, k_ptr, v_ptr, bias_ptr, mask_ptr, positions, rows_ptr, out_ptr
                 at = bias_at + column[None, :].to(tl.int64) * b_ss
                 added = tl.load(at, mask=seen if part == 0 else inside[:, None], other=0.0).to(tl.float32)
             s = logits(q, q_low, k, row_scale, added, softcap, PARTS, BIAS, SOFTCAP, PRECISION)
-            if MASK:  # from here on −inf says that a key is hidden, so none that is seen may have it
-                s = tl.where(s == float("-inf"), LOWEST, s)
-            if part == 0:
-                s = tl.where(seen, s, float("-inf"))
-            here = tl.max(s, 1)
-            # What weights are relative to moves only when they would leave their range.
-            new = tl.where(here * LOG2E > reference + ROOM, here * LOG2E, reference)
-            base = tl.where(new == float("-inf"), 0.0, new)
+            s, t, here, new, base = exponents(s, seen, reference, ROOM, part == 0, MASK)
             keep = tl.exp2(reference - base)
-            t = s * LOG2E - base[:, None]
-            if part == 0:
-                t = tl.where(seen, t, HIDDEN)
             w = tl.exp2(t)
             if STATS:
                 shift = tl.where(reference == float("-inf"), 0.0, reference - base)[:, None]

@@ -11,18 +11,18 @@ import triton
 import triton.language as tl
 
 from isotherm.ops.triton.attend_kernel import (
-    LOWEST,
+    exponents,
     logits,
     no_moments,
     rows_of,
     seen_of,
-    span_of,
+    take_keys,
     take_query,
     tiles_of,
     with_moments,
 )
-from isotherm.ops.triton.fields_kernel import LN2, LOG2E
-from isotherm.ops.triton.lanes import HIDDEN, LANES, halves, ordered
+from isotherm.ops.triton.fields_kernel import LN2
+from isotherm.ops.triton.lanes import LANES, halves, ordered
 from isotherm.ops.triton.products_kernel import add, keep_sums, no_sums, weigh
 
 
@@ -78,35 +78,16 @@ def scales(q_ptr, k_ptr, mask_ptr, positions, rows_ptr, flags, fields, first_key
     mask_ptr += b * m_sb + h * m_sh
     mask_at = mask_ptr + source[:, None] * m_st
 
-    first_seen, last_seen = span_of(inside, place, keys, behind, ahead, split_keys, BN, GEOMETRY)
-    begin, end = tl.zeros([BM], tl.int32) + first_seen, tl.zeros([BM], tl.int32) + last_seen
-    if GEOMETRY:
-        begin, end = tl.maximum(begin, place - behind), tl.minimum(end, place + ahead + 1)
-    lead, whole, wholes, edges = tiles_of(inside, begin, end, first_seen, last_seen, BN, MASK)
-    begin, end = tl.where(inside, begin, 0), tl.where(inside, end, 0)
+    begin, end, tiles = tiles_of(inside, place, keys, behind, ahead, split_keys, BN, GEOMETRY, MASK)
     reference, moments = tl.full([BM], float("-inf"), tl.float32), no_moments(begin, MASK)
     state = no_sums(tl.zeros([BM, LANES], tl.float32), TWICE)
     for part in tl.static_range(1 if MASK else 2):
-        for turn in range(edges if part == 0 else wholes):
-            start = whole + turn * BN
-            if part == 0:
-                start = tl.where(turn < lead, first_seen + turn * BN, whole + (wholes + turn - lead) * BN)
+        for turn in range(tiles[4] if part == 0 else tiles[3]):
+            start, k = take_keys(tiles, turn, k_base, k_off, k_st, wide, keys, D, BN, part == 0)
             column = start + step
-            real = column < keys
-            k_at = k_base + start.to(tl.int64) * k_st + k_off
-            k = tl.load(k_at, mask=real[None, :] & (wide < D)[:, None] if part == 0 else (wide < D)[:, None], other=0.0)
-            seen = seen_of(column, real, begin, end, mask_ptr, mask_at, m_ss, MASK)
+            seen = seen_of(column, column < keys, begin, end, mask_ptr, mask_at, m_ss, MASK)
             s = logits(q, q_low, k, size * scale, 0.0, 0.0, PARTS, 0, False, PRECISION)
-            if MASK:
-                s = tl.where(s == float("-inf"), LOWEST, s)
-            if part == 0:
-                s = tl.where(seen, s, float("-inf"))
-            here = tl.max(s, 1)
-            new = tl.where(here * LOG2E > reference + room, here * LOG2E, reference)
-            base = tl.where(new == float("-inf"), 0.0, new)
-            t = s * LOG2E - base[:, None]
-            if part == 0:
-                t = tl.where(seen, t, HIDDEN)
+            s, t, here, new, base = exponents(s, seen, reference, room, part == 0, MASK)
             shift = tl.where(reference == float("-inf"), 0.0, reference - base)
             state = _look(t, _moved(state, shift, ratios, MADE, TWICE), ratios, BM, BN, MADE, TWICE)
             moments = with_moments(moments, s, seen, start, here, begin, end, BN, part == 0, MASK)
