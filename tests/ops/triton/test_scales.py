@@ -42,7 +42,7 @@ def test_several_scales_in_one_pass_are_one_pass_each(scales, kind, device, spli
 @pytest.mark.parametrize("kind", ["window", "mask", "rows"])
 @pytest.mark.usefixtures("poisoned_memory")
 def test_what_weights_are_relative_to_moves_at_every_scale(kind, scales, device, splitting):
-    """Blocks of keys of which each has far larger logits than those before it, and two that hold still larger ones apart."""
+    """Two blocks of keys have far larger logits than those before them, and smaller ones follow each."""
     case = Case("", batch=1, heads=1, queries=40, keys=290, dim=32, value_dim=32)
     q, k, v = (x.to(device) for x in case.tensors(torch.float16))
     k *= torch.tensor([0.1, 3, 0.5, 12, 1], device=device).repeat_interleave(64)[:290, None].to(k.dtype)

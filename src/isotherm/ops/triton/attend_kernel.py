@@ -70,9 +70,8 @@ def tiles_of(
 ):
     """Of split `program_id(1)`: the keys from `begin` to `end` that each row sees, but for a mask, and the blocks they are in.
 
-    Those that every row sees whole are apart from the others, but for the first: a row's first key is in one of the others.
-    Blocks are told by the first key of all; how many of the others come first; where the whole ones begin, and how many they
-    are; and how many the others are.
+    How many blocks not every row sees whole (or are the first: a row's first key is in one of these), how many every row does,
+    and, for `take_keys`, where they lie: the first key of all, how many of the former come first, and where the latter begin.
     """
     first_seen, last_seen = 0, keys
     if GEOMETRY:
@@ -91,13 +90,13 @@ def tiles_of(
     lead = tl.maximum(tl.cdiv(tl.minimum(whole, last_seen) - first_seen, BN), 0)
     wholes = tl.maximum(tl.min(tl.where(inside, end, NO_COLUMN), 0) - whole, 0) // BN
     edges = lead + tl.maximum(tl.cdiv(last_seen - whole - wholes * BN, BN), 0)
-    return tl.where(inside, begin, 0), tl.where(inside, end, 0), (first_seen, lead, whole, wholes, edges)
+    return tl.where(inside, begin, 0), tl.where(inside, end, 0), edges, wholes, (first_seen, lead, whole)
 
 
 @triton.jit
-def take_keys(tiles, turn, k_base, k_off, k_st, wide, keys, D, BN: tl.constexpr, EDGE: tl.constexpr):
-    """A block of keys, the `turn`-th of those that every row sees whole or of the others: where it starts, and its tile."""
-    first_seen, lead, whole, wholes, _ = tiles
+def take_keys(turn, wholes, where, k_base, k_off, k_st, wide, keys, D, BN: tl.constexpr, EDGE: tl.constexpr):
+    """Where the `turn`-th block of keys starts, of those that every row sees whole or of the others, and its tile."""
+    first_seen, lead, whole = where
     start = whole + turn * BN
     there = (wide < D)[:, None]
     if EDGE:
@@ -210,15 +209,15 @@ def attend(q_ptr, k_ptr, v_ptr, bias_ptr, mask_ptr, positions, rows_ptr, out_ptr
     bias_ptr, mask_ptr = bias_ptr + b * b_sb + h * b_sh, mask_ptr + b * m_sb + h * m_sh
     bias_at, mask_at = bias_ptr + source[:, None] * b_st, mask_ptr + source[:, None] * m_st
 
-    begin, end, tiles = tiles_of(inside, place, keys, behind, ahead, split_keys, BN, GEOMETRY, MASK)
+    begin, end, edges, wholes, where = tiles_of(inside, place, keys, behind, ahead, split_keys, BN, GEOMETRY, MASK)
     reference, moments = tl.full([BM], float("-inf"), tl.float32), no_moments(begin, MASK)
     z, total = tl.zeros([BM, LANES], tl.float32), tl.zeros([BM], tl.float32)
     top, big, rest, rest2, cross = z + HIDDEN, z, z, z, z
     o = tl.zeros([BM, WIDE_V], tl.float32)
     # Blocks of keys that not every row sees whole, and the first one; then all others.
     for part in tl.static_range(1 if MASK else 2):
-        for turn in range(tiles[4] if part == 0 else tiles[3]):
-            start, k = take_keys(tiles, turn, k_base, k_off, k_st, wide, keys, D, BN, part == 0)
+        for turn in range(edges if part == 0 else wholes):
+            start, k = take_keys(turn, wholes, where, k_base, k_off, k_st, wide, keys, D, BN, part == 0)
             column = start + step
             real = column < keys
             added, seen = 0.0, seen_of(column, real, begin, end, mask_ptr, mask_at, m_ss, MASK)

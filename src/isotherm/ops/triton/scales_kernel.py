@@ -78,12 +78,12 @@ def scales(q_ptr, k_ptr, mask_ptr, positions, rows_ptr, flags, fields, first_key
     mask_ptr += b * m_sb + h * m_sh
     mask_at = mask_ptr + source[:, None] * m_st
 
-    begin, end, tiles = tiles_of(inside, place, keys, behind, ahead, split_keys, BN, GEOMETRY, MASK)
+    begin, end, edges, wholes, where = tiles_of(inside, place, keys, behind, ahead, split_keys, BN, GEOMETRY, MASK)
     reference, moments = tl.full([BM], float("-inf"), tl.float32), no_moments(begin, MASK)
     state = no_sums(tl.zeros([BM, LANES], tl.float32), TWICE)
     for part in tl.static_range(1 if MASK else 2):
-        for turn in range(tiles[4] if part == 0 else tiles[3]):
-            start, k = take_keys(tiles, turn, k_base, k_off, k_st, wide, keys, D, BN, part == 0)
+        for turn in range(edges if part == 0 else wholes):
+            start, k = take_keys(turn, wholes, where, k_base, k_off, k_st, wide, keys, D, BN, part == 0)
             column = start + step
             seen = seen_of(column, column < keys, begin, end, mask_ptr, mask_at, m_ss, MASK)
             s = logits(q, q_low, k, size * scale, 0.0, 0.0, PARTS, 0, False, PRECISION)
