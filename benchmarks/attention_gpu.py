@@ -33,8 +33,10 @@ GRIDS = {
     "half-octaves": [2.0 ** (i % 2 / 2) / 32 * 2 ** (i // 2) for i in range(8)],
     "evenly spaced": [0.03 + 0.025 * i for i in range(8)],
     "unrelated": [0.03 * 1.34**i for i in range(8)],
+    "up to 1": [2.0 ** ((i - 7) / 2) for i in range(8)],
 }
-"""Eight scales each; of the last none is the sum of two others, nor are two as far apart as another two."""
+"""Eight scales each; of the third none is the sum of two others, nor are two as far apart as another two; the last ones, half
+octaves too, are so high that rows freeze."""
 
 
 @dataclass(frozen=True)

@@ -42,6 +42,10 @@ EIGHT = {
         "the same, unrelated: none is the sum of two others, no two gaps are alike",
         "同上，互不相关：任何一个都不是另两个之和，间隔也各不相同",
     ),
+    "8 scales, up to 1": (
+        "the same, half-octaves up to 1, where rows freeze",
+        "同上，相隔半个八度直到 1，行在那里被冻结",
+    ),
     "sampled, 8 scales, half-octaves": (
         "256 rows at eight scales, half an octave apart, against one scale, n = 16,384",
         "256 行在八个相隔半个八度的缩放下，对照一个缩放，n = 16,384",

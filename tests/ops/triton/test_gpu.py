@@ -7,6 +7,7 @@ from isotherm import attention
 from isotherm.ops import Problem, Visibility, reference
 from isotherm.ops import triton as kernels
 from isotherm.ops.triton import attend, backward, dense
+from isotherm.ops.triton import scales as many
 from isotherm.scale import InverseSqrt, SoftCap
 from isotherm.stats import STATISTICS
 
@@ -127,6 +128,29 @@ def test_moments_where_sums_of_the_keys_pay(d, persistent, causal, outlier, monk
     torch.testing.assert_close(got.stats.logit_std[:, :, rows], spread, rtol=2e-4, atol=0)
     output = torch.softmax(s.masked_fill(~seen, -torch.inf), -1) @ v.double()
     torch.testing.assert_close(got.output[:, :, rows].double(), output, rtol=2e-2, atol=2e-2)
+
+
+@pytest.mark.parametrize("sink", [0.0, 3.0], ids=["ordinary keys", "a sink"])
+@pytest.mark.parametrize(("n", "causal"), [(4500, False), (2000, True), (33_000, True)], ids=str)
+@pytest.mark.parametrize("d", [64, 128])
+def test_eight_scales_up_to_none_at_all(d, n, causal, sink, monkeypatch):
+    """Half-octaves up to 1, where rows freeze, with and without sums of the keys; a sink 3 σ above the other logits."""
+    q, k, v = draw(1, 4, n, d, hk=1)
+    q[..., 3] += 3
+    k[:, :, 0] = 0
+    k[:, :, 0, 3] = sink * d**0.5 / 3
+    flagged, launch = [], many._launch
+    monkeypatch.setattr(many, "_launch", lambda *given: (flagged.append(given[4]), launch(*given))[1])
+    scales = [2.0 ** ((i - 7) / 2) for i in range(8)]
+    found = kernels.statistics_at(Problem(q, k, v, Visibility(torch.arange(n, device="cuda"), n, causal), 1.0), scales)
+    assert flagged[0].float().mean() < 0.15
+    rows = torch.tensor([0, 1, 70, 2 * n // 3, n - 1], device="cuda")
+    seen = Visibility(rows, n, causal)
+    for scale, got in zip(scales, found, strict=True):
+        want = reference.solve(Problem(q[:, :, rows].double(), k.double(), v.double(), seen, scale), stats=True).stats
+        for name in STATISTICS:
+            a, b = getattr(got, name)[:, :, rows].double(), getattr(want, name).double()
+            torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-4, equal_nan=True)
 
 
 def test_values_of_another_width_and_a_soft_cap():

@@ -183,6 +183,26 @@ def test_rows_beyond_the_shared_pass_are_done_again_at_every_scale(above, device
         assert_same_statistics(got, want, budget=5e-5)
 
 
+@pytest.mark.parametrize("causal", [False, True], ids=["full", "causal"])
+@pytest.mark.usefixtures("small_tiles", "poisoned_memory")
+def test_logits_as_large_as_without_scaling_are_not_done_again(causal, device, monkeypatch):
+    """A row's largest logit is then far above the largest of the first sixteen, for weights that are squared."""
+    g = torch.Generator().manual_seed(3)
+    q, k = (torch.randn(1, 1, size, 32, generator=g).to(device, torch.float16) for size in (128, 700))
+    scales, asked = [0.25, 0.5, 1.0, 2.0], []
+    launch = many._launch
+    monkeypatch.setattr(many, "_launch", lambda *args: (asked.append(args[4]), launch(*args))[1])
+    found = kernels.statistics_at(problem(q, k, k, scale=1.0, causal=causal), scales)
+    assert [bool(flags.any()) for flags in asked] == [False]
+    largest = found[-1].max_logit - 2.0 * (q.double() @ k[:, :, :16].double().mT).amax(-1)
+    assert largest.max() * 1.44 > many.LARGEST / 2
+    for scale, got in zip(scales, found, strict=True):
+        want = attention(
+            *(x.double().cpu() for x in (q, k, k)), scale=scale, causal=causal, stats=True, impl="reference"
+        )
+        assert_same_statistics(got, want.stats, budget=5e-5)
+
+
 def test_blocks_that_are_not_flagged_are_left_alone(device):
     q, k, v = (
         x.to(device) for x in Case("", 1, 1, 1, queries=150, keys=40, dim=32, value_dim=32).tensors(torch.float16)

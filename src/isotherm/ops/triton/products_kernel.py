@@ -114,25 +114,34 @@ def _look(s, column, limit, factor, reference, ratios, state, BM: tl.constexpr, 
 
 @triton.jit
 def _few(s, column, limit, BM: tl.constexpr, BN: tl.constexpr):
-    """Per lane, each [BM, PAIRS]: its first logit, and the largest that the row sees."""
+    """Per lane, each [BM, PAIRS]: its first logit, and of those that the row sees the largest, the smallest and their sum."""
     if BN > PAIRS:
         s, rest = parted(s, BM, BN)
-        first, largest = _few(s, column, limit, BM, BN // 2)
-        _, other = _few(rest, column + (BN // 2 if BN > LANES else 1), limit, BM, BN // 2)
-        largest = tl.maximum(largest, other)
+        first, largest, smallest, total = _few(s, column, limit, BM, BN // 2)
+        _, high, low, more = _few(rest, column + (BN // 2 if BN > LANES else 1), limit, BM, BN // 2)
+        largest, smallest, total = tl.maximum(largest, high), tl.minimum(smallest, low), total + more
     else:
-        first = s
-        largest = tl.where(column + 2 * tl.arange(0, PAIRS)[None, :] <= limit[:, None], s, float("-inf"))
-    return first, largest
+        seen = column + 2 * tl.arange(0, PAIRS)[None, :] <= limit[:, None]
+        first, total = s, tl.where(seen, s, 0.0)
+        largest, smallest = tl.where(seen, s, float("-inf")), tl.where(seen, s, float("inf"))
+    return first, largest, smallest, total
 
 
 @triton.jit
-def _reference_of(s, limit, factor, BM: tl.constexpr, BN: tl.constexpr):
-    """What `dense_kernel.reference_of` finds, in the lanes that the sums are in: every tile would be moved otherwise."""
-    first, largest = _few(first_columns(s, BM, BN), 0, limit, BM, 16)
+def _reference_of(s, limit, factor, most, BM: tl.constexpr, BN: tl.constexpr):
+    """What weights are relative to, and the first logit, in the lanes that the sums are in: tiles would be moved otherwise.
+
+    The largest of the first 16 logits, as in `dense_kernel`. Where logits are as large as without 1/√d, the largest of
+    thousands is too far above that for weights that are squared: there it is taken for as far above as the smallest of the
+    16 is below their mean.
+    """
+    first, largest, smallest, total = _few(first_columns(s, BM, BN), 0, limit, BM, 16)
     sink = tl.sum(tl.where(tl.arange(0, PAIRS)[None, :] == 0, first, 0.0), 1)
+    count = tl.minimum(tl.maximum(limit + 1, 1), 16).to(tl.float32)
+    above = (tl.sum(total, 1) / count - tl.min(smallest, 1)) * factor
+    above = tl.where(above > 0.25 * most, tl.minimum(above, 0.8 * most), 0.0)
     largest = tl.max(largest, 1)
-    return tl.where(largest > float("-inf"), largest, 0.0) * factor, sink
+    return tl.where(largest > float("-inf"), largest * factor + above, 0.0), sink
 
 
 @triton.jit(do_not_specialize=["queries", "keys", "blocks", "heads", "hq", "groups", "total_rows", "chunk", "kept"])
@@ -169,7 +178,7 @@ def products(q_desc, k_desc, fields, first_key, broken, flags, positions, parts,
         for i in tl.range(begin, end, num_stages=STAGES):
             s = tl.dot(q, k_desc.load([b, hk, i * BN, 0]).reshape(BN, D).T)
             if i == 0:
-                reference, sink = _reference_of(s, limit, factor, BM, BN)
+                reference, sink = _reference_of(s, limit, factor, most, BM, BN)
             state = _look(s, i * BN, limit, factor, reference, ratios, state, BM, BN, part == 2, part > 0, MADE, TWICE)
 
     top, sums, squares, crosses, total, total2 = state

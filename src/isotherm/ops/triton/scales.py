@@ -109,7 +109,7 @@ def _dense(call: Call, scales: list[float]) -> list[Fields]:
     flags = torch.empty(b * h * blocks, dtype=torch.int8, device=call.q.device)
     factor, high, low = dense.units(scales[0])
     ratios, left = _ratios(way)
-    pays = d < 128 and dense.pays(call, output=False)
+    pays = dense.pays(call, output=False)
     sums = dense.sums_of_keys(call, fields.values.view(torch.float32)) if pays else dense.Sums(call.k, call.k)
     early = dense.overlaps(call)
     products_kernel.products[dense.grid(call, blocks)](
