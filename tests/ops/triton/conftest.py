@@ -26,6 +26,10 @@ if not torch.cuda.is_available():
 
     interpreter._patch_lang_tensor = patched
 
+    from tests.ops.triton import bounds
+
+    bounds.watch()
+
 
 @pytest.fixture
 def device():

@@ -203,6 +203,25 @@ def test_logits_as_large_as_without_scaling_are_not_done_again(causal, device, m
         assert_same_statistics(got, want.stats, budget=5e-5)
 
 
+@pytest.mark.usefixtures("small_tiles", "poisoned_memory")
+def test_weights_that_a_high_reference_makes_too_small_are_done_again(device, monkeypatch):
+    """The smallest of the first sixteen is far below their mean, but none is far above the others."""
+    q, k = (torch.zeros(1, 1, size, 32, dtype=torch.float16, device=device) for size in (64, 18))
+    q[..., 0] = 1
+    logits = torch.tensor([0, -55, *[-61] * 4, *[-75] * 5, *[-120] * 7], device=device)
+    flagged, launch = [], many._launch
+    monkeypatch.setattr(many, "_launch", lambda *args: (flagged.append(args[4]), launch(*args))[1])
+    for size in (1.0, 0.7):
+        k[..., 0] = logits * size
+        scales = [0.25, 0.5, 1.0]
+        found = kernels.statistics_at(problem(q, k, k, scale=1.0), scales)
+        for scale, got in zip(scales, found, strict=True):
+            want = attention(*(x.double().cpu() for x in (q, k, k)), scale=scale, stats=True, impl="reference").stats
+            torch.testing.assert_close(got.jacobian_trace.cpu(), want.jacobian_trace, rtol=1e-3, atol=0)
+            assert_same_statistics(got, want, budget=5e-5)
+    assert [bool(flags.any()) for flags in flagged] == [True, False]
+
+
 def test_blocks_that_are_not_flagged_are_left_alone(device):
     q, k, v = (
         x.to(device) for x in Case("", 1, 1, 1, queries=150, keys=40, dim=32, value_dim=32).tensors(torch.float16)

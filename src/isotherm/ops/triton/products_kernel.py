@@ -18,6 +18,9 @@ from isotherm.ops.triton.fields_kernel import NO_KEY, NOTHING, keep_fields
 from isotherm.ops.triton.finish_kernel import merged, moments
 from isotherm.ops.triton.lanes import HIDDEN, LANES, PAIRS, first_columns, highest, ordered, parted
 
+LOST = tl.constexpr(2.0**-96)
+"""A smaller sum of weights may lack some that are below the least of float32, 2⁻¹²⁶: 131,072 of them make 2⁻¹³ of this."""
+
 
 @triton.jit
 def no_sums(z, TWICE: tl.constexpr):
@@ -59,7 +62,7 @@ def keep_sums(fields, first_key, broken, splits, split, n, at, inside, count, me
               ratios, ratios_low, MADE: tl.constexpr, TWICE: tl.constexpr):  # fmt: skip
     """The fields at every scale, of split `split`, from the lanes' sums and what the lowest scale has.
 
-    `unit` turns exponents at the lowest scale into nats.
+    `unit` turns exponents at the lowest scale into nats. Gives back the sum of all but the largest weight at the highest.
     """
     HELP: tl.constexpr = len(MADE) - len(TWICE)
     top, sums, squares, crosses = state
@@ -80,6 +83,7 @@ def keep_sums(fields, first_key, broken, splits, split, n, at, inside, count, me
             (cross.to(tl.float64) * w - double * rest) * unit * ratio, tl.where(some, first_logit * ratio, NOTHING),
             tl.where(some, key, NO_KEY), (tl.abs(cross) < float("inf")) == 0,
         )  # fmt: skip
+    return tl.sum(sums[len(TWICE) - 1], 1)
 
 
 @triton.jit
@@ -198,10 +202,11 @@ def products(q_desc, k_desc, fields, first_key, broken, flags, positions, parts,
     some, largest = limit >= 0, tl.max(top, 1)
     count = tl.where(some, limit + 1, 0).to(tl.float64)
     peak = (base + tl.where(some, largest, 0.0).to(tl.float64)) * unit
-    keep_sums(
+    rest = keep_sums(
         fields, first_key, broken, 1, 0, n, at, inside, count, mean, spread, peak, sink.to(tl.float64) * unit * factor,
         tl.zeros([BM], tl.int64), (top, sums, squares, crosses), unit, ratios, ratios_low, MADE, TWICE,
     )  # fmt: skip
-    fine = (tl.abs(largest) <= most) & ((blurred & (limit > 0)) == 0)
+    # Where the reference was set above all logits, weights may be too small for float32.
+    fine = (tl.abs(largest) <= most) & ((largest > -most / 16) | (rest > LOST)) & ((blurred & (limit > 0)) == 0)
     flag = tl.max(tl.where(fine | (some == 0) | (inside == 0), 0, 1), 0).to(tl.int8)
     tl.store(flags + head.to(tl.int64) * blocks + block, flag)
