@@ -1,5 +1,8 @@
 """The kernels against the reference in float64: compiled on a GPU, under Triton's interpreter anywhere else."""
 
+from contextlib import nullcontext
+from types import SimpleNamespace
+
 import pytest
 import torch
 
@@ -271,3 +274,26 @@ def test_the_operators_pass_pytorchs_own_checks(device):
         False,
     )
     torch.library.opcheck(registration.backward_op, given, test_utils=utilities)
+
+
+@pytest.mark.parametrize("current", [0, 1])
+def test_a_tensors_own_gpu_is_made_the_current_one(current, monkeypatch):
+    """Triton launches on the current GPU; a model's layers may lie on several."""
+    entered = []
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: current)
+    monkeypatch.setattr(torch.cuda, "device", lambda device: entered.append(device) or nullcontext())
+    with attend.where(SimpleNamespace(is_cuda=True, device=torch.device("cuda", 1))):
+        assert entered == ([torch.device("cuda", 1)] if current == 0 else [])
+    with attend.where(torch.zeros(1)):
+        assert len(entered) == (current == 0)
+
+
+def test_every_way_to_the_kernels_goes_there_first(device, monkeypatch):
+    q, k, v = (x.to(device) for x in Case("", batch=1, heads=2).tensors(torch.float32))
+    asked = []
+    monkeypatch.setattr(attend, "where", lambda tensor: asked.append(tensor.data_ptr()) or nullcontext())
+    p = problem(q.requires_grad_(), k, v, scale=0.5)
+    kernels.solve(p, stats=True).output.sum().backward()
+    kernels.statistics(p)
+    kernels.statistics_at(p, [0.5, 1.0])
+    assert asked == [q.data_ptr()] * 4

@@ -67,19 +67,23 @@ def statistics(problem: Problem, rows: Tensor | None = None) -> RowStats:
 
     call = _call(problem, rows)
     fields = Fields.empty(call.shape, problem.q.device)
-    if dense.can(call):
-        dense.run(call, output=None, fields=fields)
-    else:
-        attend.run(call, output=None, fields=fields)
+    with attend.where(problem.q):
+        if dense.can(call):
+            dense.run(call, output=None, fields=fields)
+        else:
+            attend.run(call, output=None, fields=fields)
     return fields.stats()
 
 
 @torch.no_grad()
 def statistics_at(problem: Problem, scales: Sequence[float], rows: Tensor | None = None) -> list[RowStats]:
     """The statistics at each of `scales` in place of the problem's own, from one pass over q·kᵀ."""
+    from isotherm.ops.triton import attend
     from isotherm.ops.triton import scales as many
 
-    return [fields.stats() for fields in many.run(_call(problem, rows), [float(scale) for scale in scales])]
+    with attend.where(problem.q):
+        found = many.run(_call(problem, rows), [float(scale) for scale in scales])
+    return [fields.stats() for fields in found]
 
 
 def _call(problem: Problem, rows: Tensor | None) -> "Call":

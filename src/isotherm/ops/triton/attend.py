@@ -1,6 +1,7 @@
 # mypy: disable-error-code="import-untyped, import-not-found"
 """Launching the general kernel: block sizes, strides, and the keys split over programs where rows are few."""
 
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -66,6 +67,12 @@ class Blocks:
     keys: int
     warps: int
     stages: int
+
+
+def where(tensor: Tensor) -> AbstractContextManager[None]:
+    """Makes a tensor's GPU the current one: Triton launches there, wherever the tensors are."""
+    elsewhere = tensor.is_cuda and tensor.device.index != torch.cuda.current_device()
+    return torch.cuda.device(tensor.device) if elsewhere else nullcontext()
 
 
 def pieces(size: int, piece: int) -> int:

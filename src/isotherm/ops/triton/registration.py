@@ -31,10 +31,11 @@ def attend_op(
     call = Call(q, k, v, positions, mask, bias, causal, window, scale, softcap)
     out, lse, values, first_key, broken = _memory(q, v, stats)
     fields = Fields(values, first_key, broken)
-    if dense.can(call):
-        dense.run(call, output=(out, lse), fields=fields if stats else Fields.empty(call.shape, q.device))
-    else:
-        attend.run(call, output=(out, lse), fields=fields if stats else None)
+    with attend.where(q):
+        if dense.can(call):
+            dense.run(call, output=(out, lse), fields=fields if stats else Fields.empty(call.shape, q.device))
+        else:
+            attend.run(call, output=(out, lse), fields=fields if stats else None)
     return out, lse, values, first_key, broken
 
 
@@ -83,10 +84,11 @@ def backward_op(
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """d_q, d_k, d_v, and d_bias (nothing in it unless wanted)."""
     call = Call(q, k, v, positions, mask, bias, causal, window, scale, softcap)
-    if backward.stock_can(call, d_lse):
-        d_q, d_k, d_v, d_bias = backward.stock(call, output, lse, d_output)
-    else:
-        d_q, d_k, d_v, d_bias = backward.own(call, output, lse, d_output, d_lse, wants_bias=wants_bias)
+    with attend.where(q):
+        if backward.stock_can(call, d_lse):
+            d_q, d_k, d_v, d_bias = backward.stock(call, output, lse, d_output)
+        else:
+            d_q, d_k, d_v, d_bias = backward.own(call, output, lse, d_output, d_lse, wants_bias=wants_bias)
     return d_q, d_k, d_v, torch.empty(0, device=q.device) if d_bias is None or bias is None else d_bias.to(bias.dtype)
 
 
