@@ -31,6 +31,14 @@ if not torch.cuda.is_available():
     bounds.watch()
 
 
+@pytest.fixture(autouse=True)
+def nothing_remembered():
+    """Tests change how calls are done: none is to be done like one of another test."""
+    from isotherm.ops.triton import launch
+
+    launch.forget()
+
+
 @pytest.fixture
 def device():
     return "cuda" if torch.cuda.is_available() else "cpu"

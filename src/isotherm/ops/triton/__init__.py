@@ -68,10 +68,7 @@ def statistics(problem: Problem, rows: Tensor | None = None) -> RowStats:
     call = _call(problem, rows)
     fields = Fields.empty(call.shape, problem.q.device)
     with attend.where(problem.q):
-        if dense.can(call):
-            dense.run(call, output=None, fields=fields)
-        else:
-            attend.run(call, output=None, fields=fields)
+        dense.fill(call, output=None, fields=fields)
     return fields.stats()
 
 

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from isotherm.ops.triton import attend_kernel, keys
 from isotherm.ops.triton.fields import Fields
+from isotherm.ops.triton.launch import launch
 
 keys.settle()  # before any kernel is launched: every other launcher imports this one
 
@@ -37,6 +38,16 @@ class Call:
     scale: float
     softcap: float
     rows: Tensor | None = None
+
+    @property
+    def tensors(self) -> tuple[Tensor | None, ...]:
+        """All that are given."""
+        return self.q, self.k, self.v, self.positions, self.mask, self.bias, self.rows
+
+    @property
+    def numbers(self) -> tuple[float, ...]:
+        """All else."""
+        return self.causal, self.window, self.scale, self.softcap
 
     @property
     def groups(self) -> int:
@@ -130,12 +141,12 @@ def run(call: Call, *, output: tuple[Tensor, Tensor] | None, fields: Fields | No
     tile = blocks(call)
     cut = split(call, tile.rows, tile.keys, PROGRAMS) if output is None else Split(1, max(1, call.k.shape[2]))
     into = fields if fields is None or cut.parts == 1 else Fields.empty(call.shape, call.q.device, parts=cut.parts)
-    launch(call, tile, cut, output=output, fields=into)
+    look(call, tile, cut, output=output, fields=into)
     if fields is not None and into is not None and into is not fields:
         merge(into, fields, cut.parts)
 
 
-def launch(
+def look(
     call: Call,
     tile: Blocks,
     cut: Split,
@@ -154,7 +165,8 @@ def launch(
     )
     out, lse = (nothing, nothing) if output is None else output
     bias, mask = call.bias, None if call.mask is None else call.mask.view(torch.uint8)
-    attend_kernel.attend[(programs, cut.parts)](
+    launch(
+        attend_kernel.attend, (programs, cut.parts),
         call.q, call.k, call.v, nothing if bias is None else bias, nothing if mask is None else mask,
         call.positions, call.positions if call.rows is None else call.rows,
         out, lse, values, first_key, broken,
@@ -173,7 +185,8 @@ def merge(parts: Fields, into: Fields, splits: int, scales: int = 1) -> None:
     """Fields of disjoint sets of keys brought together, at each of several scales."""
     total, size = into.first_key.numel() // scales, power_of_2(splits)
     block = max(1, min(32, 512 // size))
-    attend_kernel.merge[(pieces(total, block), scales)](
+    launch(
+        attend_kernel.merge, (pieces(total, block), scales),
         parts.values, parts.first_key, into.values, into.first_key, into.broken, splits, total,
         PARTS=size, BLOCK=block, num_warps=4,
     )  # fmt: skip

@@ -13,6 +13,7 @@ from triton.tools.tensor_descriptor import TensorDescriptor
 from isotherm.ops.triton import attend, careful_kernel, dense_kernel, finish_kernel, gram_kernel
 from isotherm.ops.triton.attend import Call, pieces
 from isotherm.ops.triton.fields import Fields
+from isotherm.ops.triton.launch import launch, remembered
 
 ROOM = {torch.bfloat16: 2.0**50, torch.float16: 2.0**12}
 """The largest weight, relative to the reference, that leaves room for sums of squares (and for float16's range)."""
@@ -105,6 +106,19 @@ def _bulk(x: Tensor) -> bool:
     return x.stride(3) == 1 and x.data_ptr() % 16 == 0 and all(stride % step == 0 for stride in x.stride()[:3])
 
 
+def fill(call: Call, *, output: tuple[Tensor, Tensor] | None, fields: Fields | None) -> None:
+    """Fill output = (out, lse) and fields, by the fast kernel or the general one, as the last time with such tensors."""
+
+    def anew() -> None:
+        if can(call):
+            run(call, output=output, fields=fields or Fields.empty(call.shape, call.q.device))
+        else:
+            attend.run(call, output=output, fields=fields)
+
+    results = (*(output or ()), *(() if fields is None else fields.tensors))
+    remembered(("one scale", output is None, fields is None, *call.numbers), call.tensors, results, anew)
+
+
 def run(call: Call, *, output: tuple[Tensor, Tensor] | None, fields: Fields) -> None:
     """Fill output = (out, lse) and fields; rows the fast kernel cannot be trusted with are done again."""
     (b, h, t), d, s = call.shape, call.q.shape[3], call.k.shape[2]
@@ -120,7 +134,8 @@ def run(call: Call, *, output: tuple[Tensor, Tensor] | None, fields: Fields) -> 
         _stay(call, output[0], raw, sums, factor)
     else:
         _come_and_go(call, None if output is None else output[0], raw, sums, factor, tuning, cut)
-    finish_kernel.finish[(pieces(t, 256) * b * h, cut.parts)](
+    launch(
+        finish_kernel.finish, (pieces(t, 256) * b * h, cut.parts),
         raw, into.values, into.first_key, into.broken, marks, raw if output is None else output[1],
         t, factor, high, low, b * h * t, cut.keys,
         BM=256, OUTPUT=output is not None, CHUNKS=sums.chunk > 0, LIMIT=ROOM[call.q.dtype], EARLY=early, num_warps=4,
@@ -137,7 +152,8 @@ def _stay(call: Call, out: Tensor, raw: Tensor, sums: "Sums", factor: float) -> 
 
     (b, h, t), s, (parts, centre, chunk, kept) = call.shape, call.k.shape[2], sums
     blocks = pieces(t, 128)
-    hopper[(min(_processors(call.q.device), blocks * b * h),)](
+    launch(
+        hopper, (min(_processors(call.q.device), blocks * b * h),),
         _swizzled(call.q, 64), _swizzled(call.k, 128), _swizzled(call.v, 128), _swizzled(parts, 128),
         _swizzled(out, 64), call.k, *call.k.stride()[:2], raw, call.positions, centre,
         t, s, blocks, b * h, h, call.groups, factor, b * h * t, chunk, kept,
@@ -154,7 +170,8 @@ def _come_and_go(
     q, k = tiles(call.q, tuning.rows), tiles(call.k, tuning.keys)
     edge = min(tuning.keys, EDGE) if call.causal and call.rows is None and out is None else tuning.keys
     v, o = (k, q) if out is None else (tiles(call.v, tuning.keys), tiles(out, tuning.rows))
-    dense_kernel.dense[grid(call, blocks * cut.parts)](
+    launch(
+        dense_kernel.dense, grid(call, blocks * cut.parts),
         q, k, tiles(call.k, edge), v, o, call.q, call.positions if call.rows is None else call.rows, *call.q.stride()[:3],
         raw, call.positions, parts, centre, t, s, blocks, b * h, h, call.groups, factor, b * h * t,
         pieces(cut.keys, tuning.keys), chunk, kept, D=call.q.shape[3], BM=tuning.rows, BN=tuning.keys,
@@ -171,7 +188,8 @@ def again(
     (b, h, t), early, tile = call.shape, overlaps(call), CAREFUL[output is not None]
     factor, high, low = units(call.scale)
     out, lse = (call.q, call.q) if output is None else output
-    careful_kernel.careful[(pieces(t, SPAN) * b * h, TURNS, cut.parts)](
+    launch(
+        careful_kernel.careful, (pieces(t, SPAN) * b * h, TURNS, cut.parts),
         call.q, tiles(call.k, tile.keys), tiles(call.k if output is None else call.v, tile.keys),
         call.positions if call.rows is None else call.rows, call.positions, marks,
         fields.values, fields.first_key, fields.broken, out, lse, *call.q.stride()[:3],
@@ -244,7 +262,8 @@ def sums_of_keys(call: Call, scratch: Tensor) -> Sums:
     first = torch.empty(b * hkv, chunks, d, device=k.device) if shared else k
     parts = torch.empty(b * hkv, kept, 2 * d, d, dtype=k.dtype, device=k.device)
     centre = torch.empty(b * hkv, kept, 2, d, device=k.device)
-    gram_kernel.gram[(b * hkv, chunks)](
+    launch(
+        gram_kernel.gram, (b * hkv, chunks),
         tiles(k, rows), scratch, first, done, parts, centre, hkv, chunk, chunks,
         D=d, BN=rows, STAGES=2, SHARED=shared, EVERY=call.causal, EARLY=early, num_warps=4 if d < 128 else 8,
     )  # fmt: skip

@@ -31,6 +31,11 @@ class Fields:
             torch.empty(*lead, *shape, dtype=torch.bool, device=device),
         )
 
+    @property
+    def tensors(self) -> tuple[Tensor, Tensor, Tensor]:
+        """All there are."""
+        return self.values, self.first_key, self.broken
+
     def part(self, index: int) -> "Fields":
         """One of several."""
         return Fields(self.values[index], self.first_key[index], self.broken[index])

@@ -30,12 +30,8 @@ def attend_op(
     """output [B, Hq, T, Dv], lse [B, Hq, T], then values, first_key and broken of `Fields` (no rows without `stats`)."""
     call = Call(q, k, v, positions, mask, bias, causal, window, scale, softcap)
     out, lse, values, first_key, broken = _memory(q, v, stats)
-    fields = Fields(values, first_key, broken)
     with attend.where(q):
-        if dense.can(call):
-            dense.run(call, output=(out, lse), fields=fields if stats else Fields.empty(call.shape, q.device))
-        else:
-            attend.run(call, output=(out, lse), fields=fields if stats else None)
+        dense.fill(call, output=(out, lse), fields=Fields(values, first_key, broken) if stats else None)
     return out, lse, values, first_key, broken
 
 

@@ -4,7 +4,7 @@
 from collections.abc import Sequence
 from ctypes import c_float
 from dataclasses import replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from itertools import combinations, combinations_with_replacement
 from typing import NamedTuple
 
@@ -14,6 +14,7 @@ from torch import Tensor
 from isotherm.ops.triton import attend, dense, products_kernel, scales_kernel
 from isotherm.ops.triton.attend import Call, pieces, precision, shared, shared_strides, width
 from isotherm.ops.triton.fields import Fields
+from isotherm.ops.triton.launch import launch, remembered
 
 TILES = {d: dense.Tuning(64, 64, 2, 4, 128) for d in (32, 64, 128)}
 PROGRAMS = 264
@@ -37,7 +38,7 @@ def run(call: Call, scales: Sequence[float]) -> list[Fields]:
     if call.bias is not None or call.softcap > 0 or not call.q.numel() or not usual:
         found = [Fields.empty(shape, device) for _ in scales]
         for scale, fields in zip(scales, found, strict=True):
-            attend.run(replace(call, scale=scale), output=None, fields=fields)
+            dense.fill(replace(call, scale=scale), output=None, fields=fields)
         return found
     order = sorted(range(len(scales)), key=lambda i: scales[i])
     plain = call.rows is None and dense.can(call)
@@ -45,7 +46,10 @@ def run(call: Call, scales: Sequence[float]) -> list[Fields]:
     for start in range(0, len(order), AT_ONCE):
         group = order[start : start + AT_ONCE]
         together = [scales[i] for i in group]
-        places |= dict(zip(group, (_dense if plain else _pass)(call, together), strict=True))
+        fields = Fields.empty(shape, device, parts=len(group))
+        look = partial(_dense if plain else _pass, call, together, fields)
+        remembered(("scales", *together, *call.numbers), call.tensors, fields.tensors, look)
+        places |= {place: fields.part(i) for i, place in enumerate(group)}
     return [places[i] for i in range(len(scales))]
 
 
@@ -97,22 +101,21 @@ def _same(a: float, b: float) -> bool:
     return abs(a - b) <= SAME * abs(b)
 
 
-def _dense(call: Call, scales: list[float]) -> list[Fields]:
+def _dense(call: Call, scales: list[float], fields: Fields) -> None:
     """Plain attention: eight scales, in ascending order, in a pass."""
     if len(scales) == 1:
-        fields = Fields.empty(call.shape, call.q.device)
-        dense.run(replace(call, scale=scales[0]), output=None, fields=fields)
-        return [fields]
+        dense.run(replace(call, scale=scales[0]), output=None, fields=fields.part(0))
+        return
     (b, h, t), d, s = call.shape, call.q.shape[3], call.k.shape[2]
     tile, blocks, way = TILES[d], pieces(t, TILES[d].rows), plan(tuple(scales))
-    fields = Fields.empty(call.shape, call.q.device, parts=len(scales))
     flags = torch.empty(b * h * blocks, dtype=torch.int8, device=call.q.device)
     factor, high, low = dense.units(scales[0])
     ratios, left = _ratios(way)
     pays = dense.pays(call, output=False)
     sums = dense.sums_of_keys(call, fields.values.view(torch.float32)) if pays else dense.Sums(call.k, call.k)
     early = dense.overlaps(call)
-    products_kernel.products[dense.grid(call, blocks)](
+    launch(
+        products_kernel.products, dense.grid(call, blocks),
         dense.tiles(call.q, tile.rows), dense.tiles(call.k, tile.keys),
         fields.values, fields.first_key, fields.broken, flags, call.positions, sums.parts, sums.centre,
         t, s, blocks, b * h, h, call.groups, factor, high, low, ratios, left, LARGEST / (2 * ratios[-1]), b * h * t,
@@ -121,19 +124,17 @@ def _dense(call: Call, scales: list[float]) -> list[Fields]:
         num_warps=tile.warps, maxnreg=tile.registers, launch_pdl=early and sums.chunk > 0,
     )  # fmt: skip
     _launch(call, scales, attend.Split(1, s), fields, flags)
-    return [fields.part(i) for i in range(len(scales))]
 
 
-def _pass(call: Call, scales: list[float]) -> list[Fields]:
+def _pass(call: Call, scales: list[float], fields: Fields) -> None:
     """Whatever the reference takes but a bias and a cap: eight scales, in ascending order, in a pass."""
     cut = attend.split(call, *_tile(call)[:2], PROGRAMS)
-    fields = Fields.empty(call.shape, call.q.device, parts=len(scales) * cut.parts)
-    _launch(call, scales, cut, fields)
     if cut.parts == 1:
-        return [fields.part(i) for i in range(len(scales))]
-    into = Fields.empty(call.shape, call.q.device, parts=len(scales))
-    attend.merge(fields, into, cut.parts, len(scales))
-    return [into.part(i) for i in range(len(scales))]
+        _launch(call, scales, cut, fields)
+        return
+    parts = Fields.empty(call.shape, call.q.device, parts=len(scales) * cut.parts)
+    _launch(call, scales, cut, parts)
+    attend.merge(parts, fields, cut.parts, len(scales))
 
 
 def _tile(call: Call) -> tuple[int, int, int]:
@@ -145,7 +146,8 @@ def _launch(call: Call, scales: list[float], cut: attend.Split, fields: Fields, 
     """One launch of the general kernel, for every row or for the flagged blocks of 64."""
     (b, h, t), (rows, keys, stages), way = call.shape, _tile(call), plan(tuple(scales))
     mask, (ratios, left) = None if call.mask is None else call.mask.view(torch.uint8), _ratios(way)
-    scales_kernel.scales[(pieces(t, rows) * b * h, cut.parts)](
+    launch(
+        scales_kernel.scales, (pieces(t, rows) * b * h, cut.parts),
         call.q, call.k, call.q if mask is None else mask, call.positions,
         call.positions if call.rows is None else call.rows, call.q if flags is None else flags,
         fields.values, fields.first_key, fields.broken, *call.q.stride(), *call.k.stride(), *shared_strides(mask),

@@ -1,0 +1,178 @@
+"""Calls like one before repeat its launches: with the same bits, for whatever tensors are given, and holding none of them."""
+
+import gc
+import weakref
+from dataclasses import replace
+
+import pytest
+import torch
+
+from isotherm.ops import triton as kernels
+from isotherm.ops.triton import dense, launch
+from isotherm.ops.triton import scales as many
+from tests.ops.cases import Case, problem
+from tests.ops.triton.test_random import drawn
+
+pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")  # NumPy under the interpreter: exp2 of −inf
+WAYS = {
+    "output and statistics": lambda p, rows: kernels.solve(p, stats=True),
+    "output": lambda p, rows: kernels.solve(p, stats=False),
+    "statistics": lambda p, rows: kernels.statistics(p),
+    "of some rows": kernels.statistics,
+    "several scales": lambda p, rows: kernels.statistics_at(p, [0.05, 0.1, 0.13, 0.2]),
+    "several scales of some rows": lambda p, rows: kernels.statistics_at(p, [0.05, 0.1, 0.13, 0.2], rows),
+    "nine scales": lambda p, rows: kernels.statistics_at(p, [0.1 * i for i in range(1, 10)]),
+}
+
+
+@pytest.fixture
+def remembering(monkeypatch):
+    """Also where there is no GPU; counts the calls that are done anew."""
+    done = []
+    monkeypatch.setattr(launch, "_worthwhile", lambda device: True)
+    for module, name in ((dense, "run"), (dense.attend, "run"), (many, "_dense"), (many, "_pass")):
+        real = getattr(module, name)
+        monkeypatch.setattr(module, name, lambda *args, real=real, **named: (done.append(real), real(*args, **named)))
+    return done
+
+
+def tensors_of(found):
+    """All that a call gives back."""
+    if isinstance(found, list):
+        return [x for each in found for x in tensors_of(each)]
+    if hasattr(found, "output"):
+        return [found.output, found.lse, *([] if found.stats is None else tensors_of(found.stats))]
+    names = ("rest", "rest2", "cross", "peak", "first_logit", "first_key", "broken")
+    return [*(getattr(found, name) for name in names), found.moments.mean, found.moments.m2]
+
+
+def other(x, seed):
+    """Other numbers, lying in memory as these do."""
+    if x is None:
+        return None
+    y = torch.empty_strided(x.shape, x.stride(), dtype=x.dtype, device=x.device)
+    g = torch.Generator(x.device).manual_seed(seed)
+    if x.dtype is torch.bool:
+        return y.copy_(torch.rand(x.shape, generator=g, device=x.device) > 0.4)
+    return y.copy_(torch.randn(x.shape, generator=g, device=x.device))
+
+
+def others(p, seed):
+    seen = replace(p.visibility, mask=other(p.visibility.mask, seed))
+    q, k, v, bias = (other(x, seed + i) for i, x in enumerate((p.q, p.k, p.v, p.bias), 1))
+    return replace(p, q=q, k=k, v=v, bias=bias, visibility=seen)
+
+
+def assert_same(got, want):
+    for a, b in zip(tensors_of(got), tensors_of(want), strict=True):
+        assert torch.equal(a.nan_to_num(7.0), b.nan_to_num(7.0))
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.usefixtures("poisoned_memory")
+def test_the_same_bits(way, seed, device, remembering):
+    p, rows = drawn(seed, device).problem, torch.arange(1, 16, 3, device=device)
+    WAYS[way](p, rows)
+    anew, like = len(remembering), others(p, 100 * seed)
+    got = WAYS[way](like, rows)
+    assert len(remembering) == anew
+    launch.forget()
+    assert_same(got, WAYS[way](like, rows))
+    assert len(remembering) > anew
+
+
+@pytest.mark.parametrize("causal", [False, True], ids=["full", "causal"])
+@pytest.mark.usefixtures("small_tiles", "poisoned_memory")
+def test_the_same_bits_with_sums_of_the_keys_and_frozen_rows(causal, device, sums_pay, remembering):
+    """What is made on the way, cleared memory among it, is made again."""
+    keys, dtype = sums_pay()
+    case = Case("", batch=1, heads=2, groups=2, queries=keys - 13, keys=keys, dim=32, value_dim=32)
+    for scale in (0.2, 3.0):
+        first, second = (
+            problem(*(x.to(device) for x in case.tensors(dtype, seed=seed)), scale=scale, causal=causal)
+            for seed in (0, 1)
+        )
+        for way in ("output and statistics", "statistics", "several scales"):
+            WAYS[way](first, None)
+            anew, got = len(remembering), WAYS[way](second, None)
+            assert len(remembering) == anew
+            launch.forget()
+            assert_same(got, WAYS[way](second, None))
+
+
+def plain(device, **sizes):
+    case = Case("", **{"batch": 1, "heads": 2, "queries": 20, "keys": 24, "dim": 16, "value_dim": 16, **sizes})
+    return problem(*(x.to(device) for x in case.tensors(torch.float16)), scale=0.25)
+
+
+def test_what_lies_otherwise_in_memory_is_done_anew(device, remembering):
+    p = plain(device)
+    wide = torch.zeros(1, 2, 20, 24, dtype=torch.float16, device=device)
+    shifted = torch.zeros(1 * 2 * 20 * 16 + 1, dtype=torch.float16, device=device)[1:].view(1, 2, 20, 16)
+    kinds = [
+        p,
+        replace(p, scale=0.3),
+        replace(p, softcap=5.0),
+        replace(p, visibility=replace(p.visibility, causal=True)),
+        replace(p, visibility=replace(p.visibility, window=3)),
+        replace(p, q=wide[..., :16]),
+        replace(p, q=p.q.float()),
+        replace(p, q=shifted),  # no longer at a multiple of 16 bytes
+        plain(device, queries=21),
+        plain(device, keys=25),
+    ]
+    for i, each in enumerate(kinds, 1):
+        for _ in range(2):
+            kernels.statistics(each)
+        assert len(remembering) == i
+
+
+def test_one_tensor_in_two_places_is_not_remembered(device, remembering):
+    """Were it, a call with two tensors would be done as if they were one."""
+    p = plain(device, queries=24)
+    kernels.statistics(replace(p, k=p.q))
+    want = tensors_of(kernels.statistics(p))
+    assert len(remembering) == 2
+    launch.forget()
+    assert all(map(torch.equal, want, tensors_of(kernels.statistics(p))))
+
+
+def test_no_tensor_is_held(device, remembering):
+    p = plain(device)
+    kernels.solve(p, stats=True)
+    assert len(remembering) == 1
+    held = [weakref.ref(x) for x in (p.q, p.k, p.v)]
+    del p
+    gc.collect()
+    assert not any(x() is not None for x in held)
+
+
+def test_what_a_tape_cannot_hold_is_not_remembered(device, monkeypatch):
+    """A number read from a tensor, and a tensor from elsewhere."""
+    monkeypatch.setattr(launch, "_worthwhile", lambda device: True)
+    x, elsewhere, done = torch.ones(4, device=device), torch.ones(4, device=device), []
+    for way in (lambda: x.sum().item(), lambda: x.add_(elsewhere), lambda: torch.cat([x, x]), x.unbind):
+        for _ in range(2):
+            launch.remembered(str(way), (x,), (torch.empty(4, device=device),), lambda way=way: done.append(way()))
+    assert len(done) == 8
+    for _ in range(2):
+        launch.remembered("", (x,), (torch.empty(4, device=device),), lambda: done.append(x.zero_()))
+    assert len(done) == 9
+
+
+def test_so_many_and_no_more(device, remembering, monkeypatch):
+    monkeypatch.setattr(launch, "MOST", 3)
+    sizes = [plain(device, queries=20 + i) for i in range(5)]
+    for p in (*sizes, *sizes[2:]):
+        kernels.statistics(p)
+    assert len(remembering) == 5
+    kernels.statistics(sizes[0])
+    assert len(remembering) == 6
+
+
+def test_only_with_a_version_of_triton_that_is_known(monkeypatch):
+    assert launch._worthwhile(torch.device("cuda", 0)) == launch.triton.__version__.startswith("3.6")
+    monkeypatch.setattr(launch.triton, "__version__", "4.0.0")
+    assert not launch._worthwhile(torch.device("cuda", 0))
+    assert not launch._worthwhile(torch.device("cpu"))
