@@ -119,6 +119,7 @@ def test_what_lies_otherwise_in_memory_is_done_anew(device, remembering):
         replace(p, q=wide[..., :16]),
         replace(p, q=p.q.float()),
         replace(p, q=shifted),  # no longer at a multiple of 16 bytes
+        replace(p, k=p.k[:, :, :22], v=p.v[:, :, :22], visibility=replace(p.visibility, keys=22)),
         plain(device, queries=21),
         plain(device, keys=25),
     ]
