@@ -23,12 +23,7 @@ def statistics_at(problem: Problem, scales: Sequence[float], rows: Tensor | None
     [0.5, 2.0]
     """
     if problem.q.is_cuda and triton.unsupported(problem) is None:
-        alone = len(scales) == 1
-        found = (
-            [triton.statistics(replace(problem, scale=scales[0]), rows)]
-            if alone
-            else triton.statistics_at(problem, scales, rows)
-        )
+        found = triton.statistics_at(problem, scales, rows)
     else:
         part = problem if rows is None else problem.take(rows)
         found = [blockwise.statistics(replace(part, scale=scale)) for scale in scales]

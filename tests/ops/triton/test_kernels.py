@@ -1,6 +1,7 @@
 """The kernels against the reference in float64: compiled on a GPU, under Triton's interpreter anywhere else."""
 
 from contextlib import nullcontext
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -274,6 +275,48 @@ def test_the_operators_pass_pytorchs_own_checks(device):
         False,
     )
     torch.library.opcheck(registration.backward_op, given, test_utils=utilities)
+    for rows in (None, positions[:5]):
+        given = (*(x.detach() for x in arguments[:4]), *arguments[4:10], rows, [0.25, 0.5, 1.0])
+        torch.library.opcheck(registration.measure_op, given, test_utils=utilities)
+
+
+@pytest.mark.parametrize("narrow", [lambda x: x.int(), lambda x: x.repeat_interleave(2)[::2]], ids=["int32", "strided"])
+@pytest.mark.parametrize("dim", [5, 32], ids=["general", "fast"])
+@pytest.mark.usefixtures("small_tiles")
+def test_rows_and_positions_however_they_lie_in_memory(narrow, dim, device):
+    case = Case("", batch=1, heads=2, queries=20, keys=24, dim=dim, value_dim=dim)
+    p = problem(*(x.to(device) for x in case.tensors(torch.float16)), scale=0.5, causal=True)
+    rows = torch.tensor([1, 3, 4, 17], device=device)
+    other = replace(p, visibility=replace(p.visibility, positions=narrow(p.visibility.positions)))
+    for got, want in (
+        (kernels.statistics(other, narrow(rows)), kernels.statistics(p, rows)),
+        (kernels.statistics_at(other, [0.2, 0.5], narrow(rows))[1], kernels.statistics_at(p, [0.2, 0.5], rows)[1]),
+        (kernels.solve(other, stats=True).stats, kernels.solve(p, stats=True).stats),
+    ):
+        assert torch.equal(got.n, want.n)
+        assert torch.equal(got.entropy, want.entropy)
+
+
+@pytest.mark.parametrize(
+    "ask",
+    [
+        lambda q, k, v: attention(q, k, v, causal=True, stats=True, impl="triton").stats,
+        lambda q, k, v: attention(q, k, v, causal=True, stats=True, rows=5, impl="triton").stats,
+        lambda q, k, v: kernels.statistics_at(problem(q, k, v, scale=1.0), [0.5, 0.2, 1.0])[1],
+    ],
+    ids=["every row", "some rows", "several scales"],
+)
+def test_statistics_are_part_of_a_graph(ask, device):
+    """Also those that come without an output."""
+    q, k, v = (x.to(device).requires_grad_() for x in Case("", batch=1, heads=2).tensors(torch.float32))
+
+    def step(q, k, v):
+        stats = ask(q, k, v)
+        return stats.entropy, stats.logit_std, stats.jacobian_trace
+
+    torch._dynamo.reset()
+    for got, want in zip(torch.compile(step, fullgraph=True, backend="aot_eager")(q, k, v), step(q, k, v), strict=True):
+        assert torch.equal(got, want)
 
 
 @pytest.mark.parametrize("current", [0, 1])

@@ -3,7 +3,7 @@
 import os
 from collections.abc import Sequence
 from importlib.util import find_spec
-from typing import TYPE_CHECKING
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -11,9 +11,6 @@ from torch import Tensor
 from isotherm.language import Text
 from isotherm.ops.problem import Problem, Solution
 from isotherm.stats import RowStats
-
-if TYPE_CHECKING:
-    from isotherm.ops.triton.attend import Call
 
 DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 WIDEST = 256
@@ -42,61 +39,46 @@ def solve(problem: Problem, *, stats: bool) -> Solution:
     from isotherm.ops.triton import registration
     from isotherm.ops.triton.fields import Fields
 
-    seen = problem.visibility
-    out, lse, *fields = registration.attend_op(
-        problem.q,
-        problem.k,
-        problem.v,
-        seen.positions,
-        seen.mask,
-        problem.bias,
-        seen.causal,
-        seen.window or 0,
-        problem.scale,
-        problem.softcap or 0.0,
-        stats,
-    )
+    out, lse, *fields = registration.attend_op(*_arguments(problem), stats)
     return Solution(out, lse, Fields(*fields).stats() if stats else None)
 
 
-@torch.no_grad()
 def statistics(problem: Problem, rows: Tensor | None = None) -> RowStats:
     """The statistics alone, without weights · v, of every row or of some; keys are split where rows are few."""
-    from isotherm.ops.triton import attend, dense
-    from isotherm.ops.triton.fields import Fields
-
-    call = _call(problem, rows)
-    fields = Fields.empty(call.shape, problem.q.device)
-    with attend.where(problem.q):
-        dense.fill(call, output=None, fields=fields)
-    return fields.stats()
+    return statistics_at(problem, [problem.scale], rows)[0]
 
 
 @torch.no_grad()
 def statistics_at(problem: Problem, scales: Sequence[float], rows: Tensor | None = None) -> list[RowStats]:
     """The statistics at each of `scales` in place of the problem's own, from one pass over q·kᵀ."""
-    from isotherm.ops.triton import attend
-    from isotherm.ops.triton import scales as many
+    from isotherm.ops.triton import registration
+    from isotherm.ops.triton.fields import Fields
 
-    with attend.where(problem.q):
-        found = many.run(_call(problem, rows), [float(scale) for scale in scales])
-    return [fields.stats() for fields in found]
+    wanted = [float(scale) for scale in scales]
+    ascending = sorted(wanted)
+    measure: Any = registration.measure_op if torch.compiler.is_compiling() else registration.measure
+    parts = Fields(*measure(*_arguments(problem), None if rows is None else _places(rows), ascending)).parts()
+    found = {scale: fields.stats() for scale, fields in zip(ascending, parts, strict=True)}
+    return [found[scale] for scale in wanted]
 
 
-def _call(problem: Problem, rows: Tensor | None) -> "Call":
-    from isotherm.ops.triton import attend
-
+def _arguments(problem: Problem) -> tuple[Any, ...]:
+    """Of a `Call`, in its order."""
     seen = problem.visibility
-    return attend.Call(
+    return (
         problem.q,
         problem.k,
         problem.v,
-        seen.positions,
+        _places(seen.positions),
         seen.mask,
         problem.bias,
         seen.causal,
         seen.window or 0,
         problem.scale,
         problem.softcap or 0.0,
-        rows,
     )
+
+
+def _places(x: Tensor) -> Tensor:
+    """Whole numbers as the kernels read them."""
+    return x.to(torch.int64).contiguous()

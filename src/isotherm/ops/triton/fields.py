@@ -36,9 +36,9 @@ class Fields:
         """All there are."""
         return self.values, self.first_key, self.broken
 
-    def part(self, index: int) -> "Fields":
-        """One of several."""
-        return Fields(self.values[index], self.first_key[index], self.broken[index])
+    def parts(self) -> list["Fields"]:
+        """Each of several."""
+        return [Fields(*each) for each in zip(*(x.unbind(0) for x in self.tensors), strict=True)]
 
     def stats(self) -> RowStats:
         """The same as the rest of the library knows it; nothing is copied."""

@@ -30,27 +30,28 @@ AT_ONCE = 8
 """Scales in one pass at most: beyond that the sums of a row no longer fit the registers."""
 
 
-def run(call: Call, scales: Sequence[float]) -> list[Fields]:
-    """Fields at each scale, in the order given. A pass for each where a bias or a cap does not scale with q·k, or at 0."""
-    shape, device = call.shape, call.q.device
+def run(call: Call, scales: Sequence[float], into: Fields) -> None:
+    """Fill `into`, a part for each scale; these ascend. A pass for each where a bias or a cap does not scale with q·k."""
+    if len(scales) == 1:
+        dense.fill(replace(call, scale=scales[0]), output=None, fields=into)
+        return
     usual = all(dense.LEAST_SCALE <= scale <= 1 / dense.LEAST_SCALE for scale in scales)
     usual &= max(scales, default=1.0) * dense.LEAST_SCALE <= min(scales, default=1.0)
-    if call.bias is not None or call.softcap > 0 or not call.q.numel() or not usual:
-        found = [Fields.empty(shape, device) for _ in scales]
-        for scale, fields in zip(scales, found, strict=True):
-            dense.fill(replace(call, scale=scale), output=None, fields=fields)
-        return found
-    order = sorted(range(len(scales)), key=lambda i: scales[i])
-    plain = call.rows is None and dense.can(call)
-    places: dict[int, Fields] = {}
-    for start in range(0, len(order), AT_ONCE):
-        group = order[start : start + AT_ONCE]
-        together = [scales[i] for i in group]
-        fields = Fields.empty(shape, device, parts=len(group))
-        look = partial(_dense if plain else _pass, call, together, fields)
-        remembered(("scales", *together, *call.numbers), call.tensors, fields.tensors, look)
-        places |= {place: fields.part(i) for i, place in enumerate(group)}
-    return [places[i] for i in range(len(scales))]
+    at_once = AT_ONCE if usual and call.bias is None and call.softcap == 0 and call.q.numel() else 1
+    for start in range(0, len(scales), at_once):
+        some = scales[start : start + at_once]
+        fields = Fields(*(x[start : start + at_once] for x in into.tensors))
+        if len(some) == 1:
+            run(call, some, fields)
+        else:
+            remembered(
+                ("scales", *some, *call.numbers), call.tensors, fields.tensors, partial(_look, call, some, fields)
+            )
+
+
+def _look(call: Call, scales: Sequence[float], fields: Fields) -> None:
+    """Eight scales, in ascending order, in a pass."""
+    (_dense if call.rows is None and dense.can(call) else _pass)(call, scales, fields)
 
 
 class Plan(NamedTuple):
@@ -101,11 +102,8 @@ def _same(a: float, b: float) -> bool:
     return abs(a - b) <= SAME * abs(b)
 
 
-def _dense(call: Call, scales: list[float], fields: Fields) -> None:
-    """Plain attention: eight scales, in ascending order, in a pass."""
-    if len(scales) == 1:
-        dense.run(replace(call, scale=scales[0]), output=None, fields=fields.part(0))
-        return
+def _dense(call: Call, scales: Sequence[float], fields: Fields) -> None:
+    """Plain attention."""
     (b, h, t), d, s = call.shape, call.q.shape[3], call.k.shape[2]
     tile, blocks, way = TILES[d], pieces(t, TILES[d].rows), plan(tuple(scales))
     flags = torch.empty(b * h * blocks, dtype=torch.int8, device=call.q.device)
@@ -126,8 +124,8 @@ def _dense(call: Call, scales: list[float], fields: Fields) -> None:
     _launch(call, scales, attend.Split(1, s), fields, flags)
 
 
-def _pass(call: Call, scales: list[float], fields: Fields) -> None:
-    """Whatever the reference takes but a bias and a cap: eight scales, in ascending order, in a pass."""
+def _pass(call: Call, scales: Sequence[float], fields: Fields) -> None:
+    """Whatever the reference takes but a bias and a cap."""
     cut = attend.split(call, *_tile(call)[:2], PROGRAMS)
     if cut.parts == 1:
         _launch(call, scales, cut, fields)
@@ -142,7 +140,9 @@ def _tile(call: Call) -> tuple[int, int, int]:
     return (64, 64, 2) if call.k.dtype is not torch.float32 else (32, 32, 1)
 
 
-def _launch(call: Call, scales: list[float], cut: attend.Split, fields: Fields, flags: Tensor | None = None) -> None:
+def _launch(
+    call: Call, scales: Sequence[float], cut: attend.Split, fields: Fields, flags: Tensor | None = None
+) -> None:
     """One launch of the general kernel, for every row or for the flagged blocks of 64."""
     (b, h, t), (rows, keys, stages), way = call.shape, _tile(call), plan(tuple(scales))
     mask, (ratios, left) = None if call.mask is None else call.mask.view(torch.uint8), _ratios(way)
