@@ -139,8 +139,10 @@ def test_one_tensor_in_two_places_is_not_remembered(device, remembering):
     assert all(map(torch.equal, want, tensors_of(kernels.statistics(p))))
 
 
-def test_no_tensor_is_held(device, remembering):
-    p = plain(device)
+@pytest.mark.parametrize("dim", [16, 32], ids=["general", "fast"])
+@pytest.mark.usefixtures("small_tiles")
+def test_no_tensor_is_held(dim, device, remembering):
+    p = plain(device, dim=dim, value_dim=dim)
     kernels.solve(p, stats=True)
     assert len(remembering) == 1
     held = [weakref.ref(x) for x in (p.q, p.k, p.v)]
