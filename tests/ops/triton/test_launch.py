@@ -166,6 +166,27 @@ def test_what_a_tape_cannot_hold_is_not_remembered(device, monkeypatch):
     assert len(done) == 9
 
 
+def test_memory_that_is_let_go_and_a_call_within_a_call(device, monkeypatch):
+    """What is made next may lie where something else lay."""
+    monkeypatch.setattr(launch, "_worthwhile", lambda device: True)
+    done = []
+
+    def body(x, out):
+        done.append(x)
+        for i in range(3):
+            made = torch.full((1000,), float(i), device=device)
+            out[i : i + 1].add_(made[7:8])
+            del made
+        launch.remembered("within", (x,), (out,), lambda: out.mul_(x))
+        out.add_(x)
+
+    for value in (1.0, 2.0, 3.0):
+        x, out = torch.full((3,), value, device=device), torch.zeros(3, device=device)
+        launch.remembered("around", (x,), (out,), lambda x=x, out=out: body(x, out))
+        assert out.tolist() == [value, 2 * value, 3 * value]
+    assert len(done) == 1
+
+
 def test_so_many_and_no_more(device, remembering, monkeypatch):
     monkeypatch.setattr(launch, "MOST", 3)
     sizes = [plain(device, queries=20 + i) for i in range(5)]
