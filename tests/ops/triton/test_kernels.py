@@ -275,6 +275,8 @@ def test_the_operators_pass_pytorchs_own_checks(device):
         False,
     )
     torch.library.opcheck(registration.backward_op, given, test_utils=utilities)
+    bias = torch.zeros(1, 2, 13, 13, dtype=torch.float16, device=device)
+    torch.library.opcheck(registration.backward_op, (*given[:5], bias, *given[6:-1], True), test_utils=utilities)
     for rows in (None, positions[:5]):
         given = (*(x.detach() for x in arguments[:4]), *arguments[4:10], rows, [0.25, 0.5, 1.0])
         torch.library.opcheck(registration.measure_op, given, test_utils=utilities)

@@ -46,19 +46,8 @@ def _memory(q: Tensor, v: Tensor, stats: bool) -> tuple[Tensor, Tensor, Tensor, 
 
 
 @attend_op.register_fake
-def _(
-    q: Tensor,
-    k: Tensor,  # noqa: ARG001
-    v: Tensor,
-    positions: Tensor,  # noqa: ARG001
-    mask: Tensor | None,  # noqa: ARG001
-    bias: Tensor | None,  # noqa: ARG001
-    causal: bool,  # noqa: ARG001
-    window: int,  # noqa: ARG001
-    scale: float,  # noqa: ARG001
-    softcap: float,  # noqa: ARG001
-    stats: bool,
-) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+def _(q: Tensor, *others: Any) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    _, v, *_, stats = others
     return _memory(q, v, stats)
 
 
@@ -89,20 +78,8 @@ measure_op = torch.library.custom_op("isotherm::measure", measure, mutates_args=
 
 
 @measure_op.register_fake
-def _(
-    q: Tensor,
-    k: Tensor,  # noqa: ARG001
-    v: Tensor,  # noqa: ARG001
-    positions: Tensor,  # noqa: ARG001
-    mask: Tensor | None,  # noqa: ARG001
-    bias: Tensor | None,  # noqa: ARG001
-    causal: bool,  # noqa: ARG001
-    window: int,  # noqa: ARG001
-    scale: float,  # noqa: ARG001
-    softcap: float,  # noqa: ARG001
-    rows: Tensor | None,
-    scales: Sequence[float],
-) -> tuple[Tensor, Tensor, Tensor]:
+def _(q: Tensor, *others: Any) -> tuple[Tensor, Tensor, Tensor]:
+    *_, rows, scales = others
     t = q.shape[2] if rows is None else rows.shape[0]
     return Fields.empty((*q.shape[:2], t), q.device, parts=len(scales)).tensors
 
@@ -136,23 +113,8 @@ def backward_op(
 
 
 @backward_op.register_fake
-def _(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    positions: Tensor,  # noqa: ARG001
-    mask: Tensor | None,  # noqa: ARG001
-    bias: Tensor | None,
-    causal: bool,  # noqa: ARG001
-    window: int,  # noqa: ARG001
-    scale: float,  # noqa: ARG001
-    softcap: float,  # noqa: ARG001
-    output: Tensor,  # noqa: ARG001
-    lse: Tensor,  # noqa: ARG001
-    d_output: Tensor,  # noqa: ARG001
-    d_lse: Tensor | None,  # noqa: ARG001
-    wants_bias: bool,
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+def _(q: Tensor, k: Tensor, v: Tensor, *others: Any) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    _, _, bias, *_, wants_bias = others
     d_q, d_k, d_v = (torch.empty(x.shape, dtype=x.dtype, device=x.device) for x in (q, k, v))
     d_bias = torch.empty(bias.shape, dtype=bias.dtype, device=q.device) if bias is not None and wants_bias else None
     return d_q, d_k, d_v, torch.empty(0, device=q.device) if d_bias is None else d_bias
