@@ -137,7 +137,7 @@ def _reference_of(s, limit, factor, most, BM: tl.constexpr, BN: tl.constexpr):
 
     The largest of the first 16 logits, as in `dense_kernel`. Where logits are as large as without 1/√d, the largest of
     thousands is too far above that for weights that are squared: there it is taken for as far above as the smallest of the
-    16 is below their mean.
+    16 is below their mean, if that is more than a quarter of the room there is, and for four fifths of the room at most.
     """
     first, largest, smallest, total = _few(first_columns(s, BM, BN), 0, limit, BM, 16)
     sink = tl.sum(tl.where(tl.arange(0, PAIRS)[None, :] == 0, first, 0.0), 1)

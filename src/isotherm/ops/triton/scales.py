@@ -31,7 +31,10 @@ AT_ONCE = 8
 
 
 def run(call: Call, scales: Sequence[float], into: Fields) -> None:
-    """Fill `into`, a part for each scale; these ascend. A pass for each where a bias or a cap does not scale with q·k."""
+    """Fill `into`, a part for each scale; these ascend.
+
+    A pass for each where a bias or a cap does not scale with q·k, or where one of them is 0.
+    """
     if len(scales) == 1:
         dense.fill(replace(call, scale=scales[0]), output=None, fields=into)
         return
