@@ -308,6 +308,7 @@ def test_rows_and_positions_however_they_lie_in_memory(narrow, dim, device):
     ],
     ids=["every row", "some rows", "several scales"],
 )
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # from inside Inductor
 def test_statistics_are_part_of_a_graph(ask, device):
     """Also those that come without an output."""
     q, k, v = (x.to(device).requires_grad_() for x in Case("", batch=1, heads=2).tensors(torch.float32))

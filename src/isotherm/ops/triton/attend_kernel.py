@@ -24,15 +24,18 @@ def logits(q, q_low, k_tile, row_scale, bias_at, softcap, PARTS: tl.constexpr, B
     s = tl.dot(q, k_tile, input_precision=PRECISION)
     if PARTS:
         s = tl.dot(q_low, k_tile, s, input_precision=PRECISION)
-    s = s * row_scale[:, None]
     if SOFTCAP:
         # tanh(x) = 1 − 2/(1 + e^2x); small x by its series, where that difference has no digits.
-        x = s / softcap
+        x = s * row_scale[:, None] / softcap
         far = 1.0 - 2.0 / (1.0 + tl.exp(2.0 * x))
         near = x * (1.0 - x * x * (1.0 / 3.0 - x * x * (2.0 / 15.0)))
         s = tl.where(tl.abs(x) < 0.06, near, far) * softcap
-    if BIAS:
-        s += bias_at
+        if BIAS:
+            s += bias_at
+    else:
+        # A bare product would be contracted with what is subtracted from it later: the largest logit less itself would be what
+        # rounding it had left over, and of a logit of 1e10 that is hundreds.
+        s = tl.fma(s, row_scale[:, None], bias_at)
     return s
 
 
@@ -125,9 +128,9 @@ def exponents(s, seen, reference, room, EDGE: tl.constexpr, MASK: tl.constexpr):
         s = tl.where(seen, s, float("-inf"))
     here = tl.max(s, 1)
     # What weights are relative to moves only when they would leave their range.
-    new = tl.where(here * LOG2E > reference + room, here * LOG2E, reference)
+    new = tl.where((here - reference) * LOG2E > room, here, reference)
     base = tl.where(new == float("-inf"), 0.0, new)
-    t = s * LOG2E - base[:, None]
+    t = (s - base[:, None]) * LOG2E
     if EDGE:
         t = tl.where(seen, t, HIDDEN)
     return s, t, here, new, base
@@ -228,10 +231,10 @@ def attend(q_ptr, k_ptr, v_ptr, bias_ptr, mask_ptr, positions, rows_ptr, out_ptr
                 added = tl.load(at, mask=seen if part == 0 else inside[:, None], other=0.0).to(tl.float32)
             s = logits(q, q_low, k, row_scale, added, softcap, PARTS, BIAS, SOFTCAP, PRECISION)
             s, t, here, new, base = exponents(s, seen, reference, ROOM, part == 0, MASK)
-            keep = tl.exp2(reference - base)
+            keep = tl.exp2((reference - base) * LOG2E)
             w = tl.exp2(t)
             if STATS:
-                shift = tl.where(reference == float("-inf"), 0.0, reference - base)[:, None]
+                shift = tl.where(reference == float("-inf"), 0.0, (reference - base) * LOG2E)[:, None]
                 by = keep[:, None]
                 top, big, cross, rest, rest2 = (
                     top + shift,
@@ -267,7 +270,7 @@ def attend(q_ptr, k_ptr, v_ptr, bias_ptr, mask_ptr, positions, rows_ptr, out_ptr
         o = o / tl.where(total > 0, total, 1.0)[:, None]
         out_at = out_ptr + at[:, None] * DV + wide_v[None, :]
         tl.store(out_at, o.to(out_ptr.dtype.element_ty), mask=inside[:, None] & (wide_v < DV)[None, :])
-        lse = (reference.to(tl.float64) + tl.log2(tl.where(total > 0, total, 1.0)).to(tl.float64)) * LN2
+        lse = reference.to(tl.float64) + tl.log2(tl.where(total > 0, total, 1.0)).to(tl.float64) * LN2
         tl.store(lse_ptr + at, tl.where(total == 0, float("-inf"), lse.to(tl.float32)), mask=inside)
     if STATS:
         count, mean, m2, peak, first_s, first = moments

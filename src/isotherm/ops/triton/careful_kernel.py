@@ -3,8 +3,9 @@
 """The rows that `dense_kernel` cannot be trusted with, done again: nearly frozen ones, and those out of its range.
 
 In two passes over the keys. The first finds the largest logit and the mean; the second takes weights relative to the one
-and moments about the other, so nothing overflows and no digits cancel. The largest weight is kept apart from the sums, as
-in `products_kernel`, and every tile has sums of its own, so that many small numbers are not lost beside a large one.
+and moments about the other, so nothing overflows and no digits cancel. Both are products q·k, to be scaled after they have been
+subtracted: the largest weight is then 1 whatever the scale. It is kept apart from the sums, as in `products_kernel`, and every
+tile has sums of its own, so that many small numbers are not lost beside a large one.
 
 Few rows of a block are such rows, as a rule, and where attention is saturated there are some in every block. So a program
 looks through SPAN rows for those that `finish_kernel` has marked, and gathers them, BM at a time.
@@ -20,14 +21,14 @@ from isotherm.ops.triton.lanes import HIDDEN, LANES, first_columns, halves, high
 
 
 @triton.jit
-def _extent(s, column, limit, factor, top, total, BM: tl.constexpr, BN: tl.constexpr, MASKED: tl.constexpr):
-    """Per lane [BM, 8], with a tile's part: the largest logit, and their sum."""
+def _extent(s, column, limit, sign, top, total, BM: tl.constexpr, BN: tl.constexpr, MASKED: tl.constexpr):
+    """Per lane [BM, 8], with a tile's part: the largest ±q·k, and their sum."""
     if BN > LANES:
         s, rest = halves(s, BM, BN)
-        top, total = _extent(s, column, limit, factor, top, total, BM, BN // 2, MASKED)
-        top, total = _extent(rest, column + BN // 2, limit, factor, top, total, BM, BN // 2, MASKED)
+        top, total = _extent(s, column, limit, sign, top, total, BM, BN // 2, MASKED)
+        top, total = _extent(rest, column + BN // 2, limit, sign, top, total, BM, BN // 2, MASKED)
     else:
-        t = s * factor
+        t = s * sign
         u = t
         if MASKED:
             seen = column + tl.arange(0, LANES)[None, :] <= limit[:, None]
@@ -37,20 +38,20 @@ def _extent(s, column, limit, factor, top, total, BM: tl.constexpr, BN: tl.const
 
 
 @triton.jit
-def _look(s, column, limit, factor, peak, centre, top, rest, rest2, cross, total, squares, BM: tl.constexpr,
+def _look(s, column, limit, sign, factor, peak, centre, top, rest, rest2, cross, total, squares, BM: tl.constexpr,
           BN: tl.constexpr, MASKED: tl.constexpr):  # fmt: skip
     """Per lane, with a tile's part: the largest exponent; of the others Σw, Σw², Σwt; Σu and Σu² about the centre."""
     if BN > LANES:
         s, later = halves(s, BM, BN)
         top, rest, rest2, cross, total, squares = _look(
-            s, column, limit, factor, peak, centre, top, rest, rest2, cross, total, squares, BM, BN // 2, MASKED
+            s, column, limit, sign, factor, peak, centre, top, rest, rest2, cross, total, squares, BM, BN // 2, MASKED
         )
         top, rest, rest2, cross, total, squares = _look(
-            later, column + BN // 2, limit, factor, peak, centre, top, rest, rest2, cross, total, squares, BM, BN // 2,
-            MASKED,
+            later, column + BN // 2, limit, sign, factor, peak, centre, top, rest, rest2, cross, total, squares, BM,
+            BN // 2, MASKED,
         )  # fmt: skip
     else:
-        t, u = s * factor - peak[:, None], s * factor - centre[:, None]
+        t, u = (s * sign - peak[:, None]) * factor, s * sign - centre[:, None]
         if MASKED:
             seen = column + tl.arange(0, LANES)[None, :] <= limit[:, None]
             t, u = tl.where(seen, t, HIDDEN), tl.where(seen, u, 0.0)
@@ -82,6 +83,8 @@ def careful(q_ptr, k_desc, v_desc, rows_ptr, positions, marks, fields, first_key
     begin = tl.program_id(2) * split_keys
     wide = tl.arange(0, D)
     unit = tl.full([BM], 0.0, tl.float64) + unit_high + unit_low
+    sign = tl.where(factor > 0, 1.0, -1.0)
+    factor, scale = factor * sign, unit * factor * sign
     for turn in range(tl.program_id(1) * BM, many, tl.num_programs(1) * BM):
         wanted = turn + tl.arange(0, BM)
         inside = wanted < many
@@ -105,7 +108,7 @@ def careful(q_ptr, k_desc, v_desc, rows_ptr, positions, marks, fields, first_key
                 if i * BN == begin:
                     few = first_columns(s, BM, BN)
                     sink = tl.sum(tl.where(tl.arange(0, 16)[None, :] == 0, few, 0.0), 1)
-                top, total = _extent(s, i * BN, limit, factor, top, total, BM, BN, part == 1)
+                top, total = _extent(s, i * BN, limit, sign, top, total, BM, BN, part == 1)
         count = limit + 1 - begin
         peak, centre = tl.max(top, 1), tl.sum(total, 1) / tl.maximum(count, 1).to(tl.float32)
         top, rest, rest2, cross, total, squares = z + HIDDEN, z, z, z, z, z
@@ -114,33 +117,30 @@ def careful(q_ptr, k_desc, v_desc, rows_ptr, positions, marks, fields, first_key
             for i in range(begin // BN if part == 0 else whole, whole if part == 0 else tiles):
                 s = tl.dot(q, k_desc.load([b, hk, i * BN, 0]).reshape(BN, D).T)
                 top, w1, w2, wt, u1, u2 = _look(
-                    s, i * BN, limit, factor, peak, centre, top, z, z, z, z, z, BM, BN, part == 1
+                    s, i * BN, limit, sign, factor, peak, centre, top, z, z, z, z, z, BM, BN, part == 1
                 )
                 rest, rest2, cross, total, squares = rest + w1, rest2 + w2, cross + wt, total + u1, squares + u2
                 if OUTPUT:
                     seen = i * BN + tl.arange(0, BN)[None, :] <= limit[:, None]
-                    w = tl.where(seen, tl.exp2(s * factor - peak[:, None]), 0.0)
+                    w = tl.where(seen, tl.exp2((s * sign - peak[:, None]) * factor), 0.0)
                     v = v_desc.load([b, hk, i * BN, 0]).reshape(BN, D)
                     o = tl.dot(w.to(v.dtype), v, o)
         # The largest of all lanes stays apart, those of the other lanes join the sums.
         under = tl.where(highest(top), HIDDEN, top)
         w = tl.exp2(under)
-        top = tl.max(top, 1)
-        share, above = 1.0 / tl.exp2(top).to(tl.float64), top.to(tl.float64)
-        rest = tl.sum(rest + w, 1).to(tl.float64) * share
-        rest2 = tl.sum(tl.fma(w, w, rest2), 1).to(tl.float64) * share * share
-        cross = (tl.sum(tl.fma(w, under, cross), 1).to(tl.float64) * share - above * rest) * unit
+        rest = tl.sum(rest + w, 1).to(tl.float64)
+        rest2 = tl.sum(tl.fma(w, w, rest2), 1).to(tl.float64)
+        cross = tl.sum(tl.fma(w, under, cross), 1).to(tl.float64) * unit
         total, seen = tl.sum(total, 1).to(tl.float64), tl.maximum(count, 1).to(tl.float64)
-        spread = tl.maximum(tl.sum(squares, 1).to(tl.float64) - total * total / seen, 0.0) * unit * unit
-        peak_d = (peak.to(tl.float64) + above) * unit
+        spread = tl.maximum(tl.sum(squares, 1).to(tl.float64) - total * total / seen, 0.0) * scale * scale
         keep_fields(
             fields, first_key, broken, split, n, home + row, inside, count.to(tl.float64),
-            (centre.to(tl.float64) + total / seen) * unit, spread, peak_d, rest, rest2, cross,
-            sink.to(tl.float64) * unit * factor, tl.full([BM], 0, tl.int64) + begin, (tl.abs(cross) < float("inf")) == 0,
+            (centre.to(tl.float64) + total / seen) * scale, spread, peak.to(tl.float64) * scale, rest, rest2, cross,
+            sink.to(tl.float64) * sign * scale, tl.full([BM], 0, tl.int64) + begin, (tl.abs(cross) < float("inf")) == 0,
         )  # fmt: skip
         if OUTPUT:
-            weight = (tl.exp2(top).to(tl.float64) * (1.0 + rest)).to(tl.float32)
+            weight = (1.0 + rest).to(tl.float32)
             out_at = out_ptr + (home + row)[:, None] * D + wide[None, :]
             tl.store(out_at, (o / weight[:, None]).to(out_ptr.dtype.element_ty), mask=inside[:, None])
-            lse = peak_d + tl.log2(1.0 + rest.to(tl.float32)).to(tl.float64) * LN2
+            lse = peak.to(tl.float64) * scale + tl.log2(1.0 + rest.to(tl.float32)).to(tl.float64) * LN2
             tl.store(lse_ptr + home + row, lse.to(tl.float32), mask=inside)

@@ -21,7 +21,7 @@ from isotherm.ops.triton.attend_kernel import (
     tiles_of,
     with_moments,
 )
-from isotherm.ops.triton.fields_kernel import LN2
+from isotherm.ops.triton.fields_kernel import LN2, LOG2E
 from isotherm.ops.triton.lanes import LANES, halves, ordered
 from isotherm.ops.triton.products_kernel import add, keep_sums, no_sums, weigh
 
@@ -88,7 +88,7 @@ def scales(q_ptr, k_ptr, mask_ptr, positions, rows_ptr, flags, fields, first_key
             seen = seen_of(column, column < keys, begin, end, mask_ptr, mask_at, m_ss, MASK)
             s = logits(q, q_low, k, size * scale, 0.0, 0.0, PARTS, 0, False, PRECISION)
             s, t, here, new, base = exponents(s, seen, reference, room, part == 0, MASK)
-            shift = tl.where(reference == float("-inf"), 0.0, reference - base)
+            shift = tl.where(reference == float("-inf"), 0.0, (reference - base) * LOG2E)
             state = _look(t, _moved(state, shift, ratios, MADE, TWICE), ratios, BM, BN, MADE, TWICE)
             moments = with_moments(moments, s, seen, start, here, begin, end, BN, part == 0, MASK)
             reference = new
