@@ -26,9 +26,10 @@ if not torch.cuda.is_available():
 
     interpreter._patch_lang_tensor = patched
 
-    from tests.ops.triton import bounds
+    from tests.ops.triton import bounds, contracted
 
     bounds.watch()
+    contracted.contract()
 
 
 @pytest.fixture(autouse=True)

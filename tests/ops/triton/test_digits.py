@@ -89,5 +89,5 @@ def test_scales_at_which_rounding_a_logit_leaves_over_more_than_weights_can_be(s
         for got in (stats, whole.stats):
             for name in ("entropy", "max_logit", "jacobian_trace", "logit_mean"):
                 a, b = getattr(got, name).cpu(), getattr(want.stats, name)
-                torch.testing.assert_close(a, b, rtol=1e-6, atol=1e-6 * b.abs().max().clamp(min=1.0).item(), msg=name)
+                torch.testing.assert_close(a, b, rtol=1e-6, atol=5e-6 * b.abs().max().clamp(min=1.0).item(), msg=name)
         torch.testing.assert_close(whole.output.double().cpu(), want.output, rtol=1e-3, atol=1e-3)

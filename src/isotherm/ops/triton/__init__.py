@@ -14,11 +14,13 @@ from isotherm.stats import RowStats
 
 DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 WIDEST = 256
+INSTALLED = find_spec("triton") is not None
+"""Found out here, since a graph that is being compiled cannot ask."""
 
 
 def unsupported(problem: Problem) -> Text | None:
     """What the kernels cannot be asked for."""
-    if find_spec("triton") is None:
+    if not INSTALLED:
         return Text("a machine without triton (pip install triton)", "未安装 triton 的机器（pip install triton）")
     if problem.q.device.type != "cuda" and os.environ.get("TRITON_INTERPRET") != "1":
         return Text(f"tensors on {problem.q.device.type}", f"{problem.q.device.type} 上的张量")
