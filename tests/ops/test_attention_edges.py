@@ -1,5 +1,9 @@
 """Odd inputs, samples of rows, memory, and what is refused."""
 
+import subprocess
+import sys
+import threading
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -252,3 +256,42 @@ def test_errors_are_chinese_when_asked(monkeypatch):
     monkeypatch.setenv("ISOTHERM_LANG", "zh_CN.UTF-8")
     with pytest.raises(ArgumentError, match="rows：应为至少为 1 的行数，实为 0"):
         attention(OK, OK, OK, rows=0)
+
+
+@pytest.mark.filterwarnings("ignore")  # Dynamo's own
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"stats": True},
+        {"stats": True, "impl": "blockwise"},
+        {"rows": 3},
+        {"rows": torch.tensor([4, 1])},
+        {"stats": True, "bias": torch.zeros(5, 5).fill_diagonal_(-torch.inf)},
+    ],
+    ids=["statistics", "tiles", "some rows", "these rows", "bias"],
+)
+def test_compiled_it_is_the_same(options, monkeypatch):
+    """Tiles are not traced (where the graph breaks), and nothing that a graph cannot hold stops it."""
+    monkeypatch.setattr(tiles, "_rooms", threading.local())
+    g = torch.Generator().manual_seed(0)
+    q, k, v = (torch.randn(1, 2, 5, 8, generator=g, requires_grad=True) for _ in range(3))
+
+    def step(q, k, v):
+        result = attention(q, k, v, **options)
+        return result.output, result.stats.entropy
+
+    torch._dynamo.reset()
+    got, want = torch.compile(step, backend="aot_eager")(q, k, v), step(q, k, v)
+    for a, b in zip(got, want, strict=True):
+        torch.testing.assert_close(a, b)
+    for a, b in zip(*(torch.autograd.grad(x[0].square().sum(), (q, k, v)) for x in (got, want)), strict=True):
+        torch.testing.assert_close(a, b)
+
+
+def test_tiles_do_not_import_the_compiler():
+    """That takes a second, and whoever compiles nothing is to be spared it."""
+    code = (
+        "import sys, torch, isotherm; q = torch.ones(1, 1, 4, 4); isotherm.attention(q, q, q, stats=True, impl='blockwise')"
+        "; sys.exit('torch._dynamo' in sys.modules)"
+    )
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

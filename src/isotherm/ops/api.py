@@ -57,6 +57,8 @@ def attention(
     - `stats`: measure every row; `rows`: measure this many rows (or these) only, and say so. A row that sees no key
       gives output 0 and counts as empty; a row that meets NaN or Inf counts as invalid.
 
+    Under `torch.compile` the GPU kernels are part of the graph; it breaks at CPU tiles, and where `rows` is a tensor.
+
     >>> q = k = v = torch.ones(1, 2, 3, 4)
     >>> out = attention(q, k, v, causal=True, stats=True)
     >>> out.output.shape, out.stats.n[0, 0].tolist(), out.impl
@@ -65,7 +67,7 @@ def attention(
     check_tensors(q, k, v)
     shape = (*q.shape[:3], k.shape[2])
     mask, bias = check_broadcast("mask", mask, shape, q), check_broadcast("bias", bias, shape, q)
-    if bias is not None and bias.isneginf().any():
+    if bias is not None and (torch.compiler.is_compiling() or bias.isneginf().any()):  # a graph cannot look
         hidden = bias.isneginf()
         mask = ~hidden if mask is None else mask & ~hidden
     if impl not in get_args(Implementation):

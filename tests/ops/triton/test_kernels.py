@@ -299,14 +299,22 @@ def test_rows_and_positions_however_they_lie_in_memory(narrow, dim, device):
         assert torch.equal(got.entropy, want.entropy)
 
 
+def hiding(q, k):
+    """A bias that hides a key."""
+    return torch.zeros(q.shape[2], k.shape[2], device=q.device).index_fill(
+        1, torch.tensor(2, device=q.device), -torch.inf
+    )
+
+
 @pytest.mark.parametrize(
     "ask",
     [
         lambda q, k, v: attention(q, k, v, causal=True, stats=True, impl="triton").stats,
         lambda q, k, v: attention(q, k, v, causal=True, stats=True, rows=5, impl="triton").stats,
         lambda q, k, v: kernels.statistics_at(problem(q, k, v, scale=1.0), [0.5, 0.2, 1.0])[1],
+        lambda q, k, v: attention(q, k, v, bias=hiding(q, k), stats=True, impl="triton").stats,
     ],
-    ids=["every row", "some rows", "several scales"],
+    ids=["every row", "some rows", "several scales", "bias"],
 )
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # from inside Inductor
 def test_statistics_are_part_of_a_graph(ask, device):

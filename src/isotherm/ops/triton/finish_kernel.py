@@ -90,7 +90,9 @@ def finish(raw, fields, first_key, broken, marks, lse_ptr, queries, factor, unit
     # Nearly frozen: what is left beside the largest key has too few digits.
     blurred |= total - big < _least(limit) * big
     # The reference is one of the logits, so the largest weight is 1 at least: but where rounding so large a logit is seen.
-    fine = ((big <= LIMIT) & (big > 0.5) | (some == 0)) & (tl.abs(cross) < float("inf")) & ((blurred & (limit > 0)) == 0)
+    fine = (
+        ((big <= LIMIT) & (big > 0.5) | (some == 0)) & (tl.abs(cross) < float("inf")) & ((blurred & (limit > 0)) == 0)
+    )
     big = tl.where(some, big, 1.0)
     top, one = tl.log2(big).to(tl.float64), 1.0 / big.to(tl.float64)
     rest = tl.where(limit > 0, total.to(tl.float64) * one - 1.0, 0.0)
