@@ -6,11 +6,13 @@ import re
 from dataclasses import replace
 from html import unescape
 from pathlib import Path
+from types import SimpleNamespace
 from xml.etree import ElementTree as ET
 
 import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
+from matplotlib import font_manager
 from rich.console import Console
 
 from isotherm.errors import IsothermError
@@ -269,13 +271,15 @@ def test_a_braille_line_is_where_its_points_are():
 def test_the_folder_has_the_page_figures_captions_and_records(tmp_path):
     book = claims.usual()
     target = tmp_path / "new" / "out"
-    assert folder.write(book, target, "zh") is None
+    told = folder.write(book, target, "zh")
+    assert told == png.obstacle("zh")  # on a machine without a Chinese font
     names = {str(path.relative_to(target)) for path in target.rglob("*") if path.is_file()}
     expected = {"index.html", "captions.en.txt", "captions.zh.txt"}
     for timed in book.claims():
         expected.add(f"records/{timed.record.id}.json")
         for picture in drawings(timed):
-            expected |= {f"figures/{picture.id}.{ending}" for ending in ("en.svg", "zh.svg", "png")}
+            endings = ("en.svg", "zh.svg") if told else ("en.svg", "zh.svg", "png")
+            expected |= {f"figures/{picture.id}.{ending}" for ending in endings}
     assert names == expected
     for path in target.glob("figures/*.svg"):
         ET.parse(path)
@@ -293,6 +297,26 @@ def test_without_matplotlib_the_rest_is_written_and_it_is_said(tmp_path, monkeyp
     assert "isotherm[plots]" in folder.write(claims.usual(), tmp_path / "out", "en").en
     assert list((tmp_path / "out").rglob("*.png")) == []
     assert (tmp_path / "out" / "index.html").exists()
+
+
+@pytest.mark.parametrize("font", ["Noto Sans CJK JP", None], ids=["since then", "none"])
+def test_fonts_that_came_after_matplotlib_made_its_list_are_found(tmp_path, monkeypatch, font):
+    manager = SimpleNamespace(ttflist=[SimpleNamespace(name="DejaVu Sans", fname="old.ttf")])
+
+    def read(path):
+        if path == "broken.ttf":
+            raise RuntimeError("not a font")
+        assert path == "new.ttc"
+        manager.ttflist.append(SimpleNamespace(name=font, fname=path))
+
+    manager.addfont = read
+    monkeypatch.setattr(font_manager, "fontManager", manager)
+    monkeypatch.setattr(font_manager, "findSystemFonts", lambda: ["old.ttf", "broken.ttf", "new.ttc"])
+    assert (png.obstacle("zh") is None) == (font is not None)
+    if font is None:
+        assert folder.write(claims.usual(), tmp_path / "out", "zh") == png.NO_FONT
+        assert list((tmp_path / "out").rglob("*.png")) == []
+        assert png.obstacle("en") is None
 
 
 def test_a_failure_leaves_nothing_behind(tmp_path, monkeypatch):

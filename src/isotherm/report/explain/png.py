@@ -1,5 +1,6 @@
 """Figures as PNG, from the same records with the same looks, where matplotlib is installed."""
 
+import contextlib
 import warnings
 from importlib.util import find_spec
 from pathlib import Path
@@ -149,6 +150,21 @@ def _colour(look: Series) -> str:
 
 
 def _chinese_font() -> str | None:
+    from matplotlib import font_manager
+
+    manager = font_manager.fontManager
+    if (font := _listed()) is not None:
+        return font
+    # matplotlib keeps its list from run to run: fonts may have come since.
+    old = {font.fname for font in manager.ttflist}
+    for path in font_manager.findSystemFonts():
+        if path not in old:
+            with contextlib.suppress(OSError, RuntimeError):
+                manager.addfont(path)
+    return _listed()
+
+
+def _listed() -> str | None:
     from matplotlib import font_manager
 
     known = {font.name for font in font_manager.fontManager.ttflist}
