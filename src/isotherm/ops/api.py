@@ -67,8 +67,8 @@ def attention(
     check_tensors(q, k, v)
     shape = (*q.shape[:3], k.shape[2])
     mask, bias = check_broadcast("mask", mask, shape, q), check_broadcast("bias", bias, shape, q)
-    if bias is not None and (torch.compiler.is_compiling() or bias.isneginf().any()):  # a graph cannot look
-        hidden = bias.isneginf()
+    hidden = None if bias is None else bias.isneginf()
+    if hidden is not None and (torch.compiler.is_compiling() or hidden.any()):  # a graph cannot look
         mask = ~hidden if mask is None else mask & ~hidden
     if impl not in get_args(Implementation):
         names = ", ".join(get_args(Implementation))

@@ -8,25 +8,21 @@ The tiles of a row are merged as `RowStats` merges them. What keeps the dozen pa
   from the keys' own moments instead, and spare the tile a wider copy.
 """
 
-import sys
-from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import wraps
 from math import e, log, log2
-from typing import Any, NamedTuple, ParamSpec, TypeVar
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from isotherm.language import Text
+from isotherm.ops.graphs import untraced
 from isotherm.ops.moments import KeyMoments
 from isotherm.ops.problem import Problem, Solution
 from isotherm.ops.tiles import KEYS, Chunk, chunks
 from isotherm.stats import NO_KEY, NOTHING, Moments, RowStats
 
-P = ParamSpec("P")
-R = TypeVar("R")
 HIDDEN = -4096.0
 """Takes the place of (s − max)·log₂e where a key is not visible: exp2 of it is 0 in every dtype."""
 
@@ -36,25 +32,7 @@ def unsupported(problem: Problem) -> Text | None:  # noqa: ARG001
     return None
 
 
-def _untraced(function: Callable[P, R]) -> Callable[P, R]:
-    """A function that `torch.compile` calls as it is: a graph would have every tile in it.
-
-    PyTorch's own way to say so imports its compiler, which takes a second: only where somebody else has.
-    """
-    quiet: list[Callable[P, R]] = []
-
-    @wraps(function)
-    def call(*args: P.args, **options: P.kwargs) -> R:
-        if "torch._dynamo" not in sys.modules:
-            return function(*args, **options)
-        if not quiet:
-            quiet.append(torch.compiler.disable(function))
-        return quiet[0](*args, **options)
-
-    return call
-
-
-@_untraced
+@untraced
 def solve(problem: Problem, *, stats: bool) -> Solution:
     """Output, lse and, if asked for, statistics; output and lse are differentiable."""
     measured: list[RowStats] = []
@@ -64,7 +42,7 @@ def solve(problem: Problem, *, stats: bool) -> Solution:
     return Solution(output, lse, measured[0] if stats else None)
 
 
-@_untraced
+@untraced
 @torch.no_grad()
 def statistics(problem: Problem) -> RowStats:
     """The statistics alone, without weights · v."""

@@ -3,7 +3,6 @@
 Statistics leave the operator as plain tensors (what `Fields` holds) and carry no gradient.
 """
 
-from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -14,25 +13,22 @@ from isotherm.ops.triton import scales as several
 from isotherm.ops.triton.attend import Call
 from isotherm.ops.triton.fields import NAMES, Fields
 
+CALL = (
+    "Tensor q, Tensor k, Tensor v, Tensor positions, Tensor? mask, Tensor? bias, "
+    "bool causal, SymInt window, float scale, float softcap"
+)
+"""What a `Call` is made of, in its order: every operator is given that first."""
 
-@torch.library.custom_op("isotherm::attend", mutates_args=())
-def attend_op(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    positions: Tensor,
-    mask: Tensor | None,
-    bias: Tensor | None,
-    causal: bool,
-    window: int,
-    scale: float,
-    softcap: float,
-    stats: bool,
-) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+
+@torch.library.custom_op(
+    "isotherm::attend", mutates_args=(), schema=f"({CALL}, bool stats) -> (Tensor, Tensor, Tensor, Tensor, Tensor)"
+)
+def attend_op(*given: Any) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     """output [B, Hq, T, Dv], lse [B, Hq, T], then values, first_key and broken of `Fields` (no rows without `stats`)."""
-    call = Call(q, k, v, positions, mask, bias, causal, window, scale, softcap)
-    out, lse, values, first_key, broken = _memory(q, v, stats)
-    with attend.where(q):
+    *parts, stats = given
+    call = Call(*parts)
+    out, lse, values, first_key, broken = _memory(call.q, call.v, stats)
+    with attend.where(call.q):
         dense.fill(call, output=(out, lse), fields=Fields(values, first_key, broken) if stats else None)
     return out, lse, values, first_key, broken
 
@@ -51,29 +47,22 @@ def _(q: Tensor, *others: Any) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     return _memory(q, v, stats)
 
 
-def measure(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    positions: Tensor,
-    mask: Tensor | None,
-    bias: Tensor | None,
-    causal: bool,
-    window: int,
-    scale: float,
-    softcap: float,
-    rows: Tensor | None,
-    scales: Sequence[float],
-) -> tuple[Tensor, Tensor, Tensor]:
+def measure(*given: Any) -> tuple[Tensor, Tensor, Tensor]:
     """values, first_key and broken of `Fields` at each of `scales` (ascending, in place of `scale`), of all rows or some."""
-    call = Call(q, k, v, positions, mask, bias, causal, window, scale, softcap, rows)
-    fields = Fields.empty(call.shape, q.device, parts=len(scales))
-    with attend.where(q):
+    *parts, scales = given
+    call = Call(*parts)
+    fields = Fields.empty(call.shape, call.q.device, parts=len(scales))
+    with attend.where(call.q):
         several.run(call, scales, fields)
     return fields.tensors
 
 
-measure_op = torch.library.custom_op("isotherm::measure", measure, mutates_args=())
+measure_op = torch.library.custom_op(
+    "isotherm::measure",
+    measure,
+    mutates_args=(),
+    schema=f"({CALL}, Tensor? rows, float[] scales) -> (Tensor, Tensor, Tensor)",
+)
 """For graphs; called directly it spares 15 µs."""
 
 
@@ -84,32 +73,23 @@ def _(q: Tensor, *others: Any) -> tuple[Tensor, Tensor, Tensor]:
     return Fields.empty((*q.shape[:2], t), q.device, parts=len(scales)).tensors
 
 
-@torch.library.custom_op("isotherm::attend_backward", mutates_args=())
-def backward_op(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    positions: Tensor,
-    mask: Tensor | None,
-    bias: Tensor | None,
-    causal: bool,
-    window: int,
-    scale: float,
-    softcap: float,
-    output: Tensor,
-    lse: Tensor,
-    d_output: Tensor,
-    d_lse: Tensor | None,
-    wants_bias: bool,
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+@torch.library.custom_op(
+    "isotherm::attend_backward",
+    mutates_args=(),
+    schema=f"({CALL}, Tensor output, Tensor lse, Tensor d_output, Tensor? d_lse, bool wants_bias)"
+    " -> (Tensor, Tensor, Tensor, Tensor)",
+)
+def backward_op(*given: Any) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """d_q, d_k, d_v, and d_bias (nothing in it unless wanted)."""
-    call = Call(q, k, v, positions, mask, bias, causal, window, scale, softcap)
-    with attend.where(q):
+    *parts, output, lse, d_output, d_lse, wants_bias = given
+    call = Call(*parts)
+    with attend.where(call.q):
         if backward.stock_can(call, d_lse):
             d_q, d_k, d_v, d_bias = backward.stock(call, output, lse, d_output)
         else:
             d_q, d_k, d_v, d_bias = backward.own(call, output, lse, d_output, d_lse, wants_bias=wants_bias)
-    return d_q, d_k, d_v, torch.empty(0, device=q.device) if d_bias is None or bias is None else d_bias.to(bias.dtype)
+    wanted = None if d_bias is None or call.bias is None else d_bias.to(call.bias.dtype)
+    return d_q, d_k, d_v, torch.empty(0, device=d_q.device) if wanted is None else wanted
 
 
 @backward_op.register_fake
