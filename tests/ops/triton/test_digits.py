@@ -74,13 +74,15 @@ def test_a_scale_beyond_float32(scale, device):
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.float32], ids=["fast", "general"])
 @pytest.mark.parametrize("scales", [[1e-22, 1e22], [1e22, 2e22], [1e9, 3e9, 7e9]], ids=str)
-def test_scales_at_which_rounding_a_logit_leaves_over_more_than_weights_can_be(scales, dtype, device):
-    """Every key twice, the first ones largest: of a row's logits at such scales two are equal, all others far below."""
+@pytest.mark.parametrize("largest", [0, 64], ids=["first", "in a whole block"])
+def test_scales_at_which_rounding_a_logit_leaves_over_more_than_weights_can_be(largest, scales, dtype, device):
+    """Every key twice, some far larger: of a row's logits at such scales two are equal, all others far below."""
     g = torch.Generator().manual_seed(3)
-    q, k, v = (torch.randn(1, 2, 40, 32, generator=g).to(dtype) for _ in range(3))
-    k[:, :, 16:] /= 64
+    q, k, v = (torch.randn(1, 2, size, 32, generator=g).to(dtype) for size in (40, 120, 120))
+    k[:, :, :largest] /= 64
+    k[:, :, largest + 16 :] /= 64
     k[:, :, 1::2] = k[:, :, ::2]
-    seen = Visibility(torch.arange(40, device=device), 40)
+    seen = Visibility(torch.arange(40, device=device), 120)
     there = q.to(device), k.to(device), v.to(device)
     found = kernels.statistics_at(Problem(*there, seen, 1.0), scales)
     for scale, stats in zip(scales, found, strict=True):
