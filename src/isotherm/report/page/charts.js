@@ -87,7 +87,7 @@ function spreadPicture(sigma, critical) {
   const open = Math.max(0, 1 - sigma / (2 * critical));
   return svg("svg", { viewBox: "0 0 260 46", role: "img", "aria-label": `σ ${num(sigma)}, σ_c ${num(critical)}` },
     svg("rect", { class: "track", y: 14, width: 260, height: 12, rx: 3 }),
-    svg("rect", { y: 14, width: Math.max(x(sigma), 2), height: 12, rx: 3, fill: mix(open) }),
+    svg("rect", { class: "cell", y: 14, width: Math.max(x(sigma), 2), height: 12, rx: 3, fill: mix(open) }),
     svg("path", { class: "median", d: `M${x(critical)} 8V32` }),
     svg("text", { x: x(critical), y: 44, "text-anchor": critical / top > 0.8 ? "end" : "middle" }, `σ_c ${num(critical)}`),
     svg("text", { x: Math.min(x(sigma), 225), y: 9, "text-anchor": x(sigma) < 40 ? "start" : "middle" }, `σ ${num(sigma)}`));
