@@ -136,6 +136,20 @@ def test_detail_shows_measurement_beside_theory(opened):
     assert page.locator("#detail svg").count() == 4
 
 
+@pytest.mark.parametrize("language", ["en", "zh"])
+def test_long_numbers_stay_in_the_panel(opened, language):
+    page = opened(records.gpt2(), f"#lang={language}&head=3.2", viewport={"width": 1100, "height": 900}).page
+    numbers = ("0.0529", "6.47e-6", "0.00997", "0.509")
+    for i, number in enumerate(numbers):
+        page.evaluate(
+            "([i, text]) => document.querySelectorAll('#detail .spreads tr').forEach(row => {"
+            " if (row.cells.length) row.cells[i + 1].textContent = text; })",
+            [i, number],
+        )
+    assert page.locator("#detail .spreads").inner_text().count("6.47e-6") == 6
+    assert page.evaluate("(panel => panel.scrollWidth <= panel.clientWidth)(document.querySelector('#detail'))")
+
+
 def test_a_finding_leads_to_its_head(opened):
     page = opened(records.gpt2()).page
     page.locator("button.place", has_text="layer 9 · head 4").click()

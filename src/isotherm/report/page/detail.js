@@ -101,7 +101,7 @@ function spreadsTable(spreads) {
   const labels = ["gate", "entropy_fraction", "entropy", "top1", "n_eff"];
   const heads = [t("mean"), "p10", "p50", "p90"];
   return el("div", { class: "figure" }, el("p", { class: "figcaption" }, t("spreads_title")),
-    el("table", {}, el("thead", {}, el("tr", {}, el("td"), heads.map((text) => el("th", { scope: "col", class: "number" }, text)))),
+    el("table", { class: "spreads" }, el("thead", {}, el("tr", {}, el("td"), heads.map((text) => el("th", { scope: "col", class: "number" }, text)))),
       el("tbody", {}, spreads.map((spread, i) => el("tr", {}, el("th", { scope: "row" }, t(labels[i])), spread.map((value) => el("td", { class: "number" }, num(value))))))));
 }
 
