@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from isotherm import attention
 from isotherm.ops import Problem, Visibility
 from isotherm.ops import triton as kernels
-from isotherm.ops.triton import attend, dense, gram_kernel
+from isotherm.ops.triton import attend, backward, dense, gram_kernel
 
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")  # NumPy under the interpreter: exp2 of −inf
 KEYS = 8192
@@ -93,3 +93,20 @@ def test_scales_at_which_rounding_a_logit_leaves_over_more_than_weights_can_be(l
                 a, b = getattr(got, name).cpu(), getattr(want.stats, name)
                 torch.testing.assert_close(a, b, rtol=1e-6, atol=5e-6 * b.abs().max().clamp(min=1.0).item(), msg=name)
         torch.testing.assert_close(whole.output.double().cpu(), want.output, rtol=1e-3, atol=1e-3)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.float32], ids=str)
+def test_no_weight_is_above_one_where_lse_was_rounded(dtype, device):
+    """Frozen rows at logits of 1e10, their lse a few units in its last place too low: thousands, as an exponent."""
+    g = torch.Generator().manual_seed(5)
+    q, k, v, d_output = (torch.randn(1, 1, size, 32, generator=g).to(dtype).to(device) for size in (24, 40, 40, 24))
+    call = attend.Call(q, k, v, torch.arange(24, device=device), None, None, False, 0, 1e10, 0.0)
+    first = (q.double() @ k.double().mT).argmax(-1)
+    lse = (q.double() @ k.double().mT).amax(-1) * 1e10 * (1 - 2.0**-21)
+    output = v[0, 0][first]
+    got = backward.own(call, output, lse.float(), d_output, None, wants_bias=False)
+    want = torch.nn.functional.one_hot(first, 40).double().mT @ d_output.double()
+    torch.testing.assert_close(got.v.double(), want, rtol=2.0**-7, atol=0)
+    assert all(x.isfinite().all() for x in (got.q, got.k))
+    k[0, 0, 3, 3] = torch.nan
+    assert backward.own(call, output, lse.float(), d_output, None, wants_bias=False).v[0, 0, 3].isnan().all()

@@ -16,9 +16,13 @@ from isotherm.ops.triton.fields_kernel import LOG2E
 @triton.jit
 def _tile(q, q_low, k, v, d_o, row_scale, added, softcap, seen, lse, delta,
           PARTS: tl.constexpr, BIAS: tl.constexpr, SOFTCAP: tl.constexpr, PRECISION: tl.constexpr):  # fmt: skip
-    """Weights p, and the gradients of the logits [BM, BN]: with the bias in them, and of scale·q·k alone."""
+    """Weights p, and the gradients of the logits [BM, BN]: with the bias in them, and of scale·q·k alone.
+
+    No weight is above 1: what comes out above it, where logits are so large that rounding lse shows, is 1.
+    """
     s = logits(q, q_low, k, row_scale, added, softcap, PARTS, BIAS, SOFTCAP, PRECISION)
-    p = tl.where(seen, tl.exp2((s - lse[:, None]) * LOG2E), 0.0)
+    exponent = tl.minimum((s - lse[:, None]) * LOG2E, 0.0, propagate_nan=tl.PropagateNan.ALL)
+    p = tl.where(seen, tl.exp2(exponent), 0.0)
     d_s = p * (tl.dot(d_o, v, input_precision=PRECISION) - delta[:, None])
     d_bare = d_s
     if SOFTCAP:
