@@ -13,8 +13,10 @@ from isotherm.stats import RowStats
 
 @torch.no_grad()
 def statistics_at(problem: Problem, scales: Sequence[float], rows: Tensor | None = None) -> list[RowStats]:
-    """Statistics at each of `scales` in place of the problem's own, of every row or of some: on a GPU from one pass over
-    q·kᵀ for up to eight of them (octaves and evenly spaced ones cost least), else a pass for each.
+    """Statistics at each of `scales` in place of the problem's own, of every row or of some.
+
+    On a GPU from one pass over q·kᵀ for up to eight of them; in half precision for any number, if the highest is eight times
+    the lowest at most. Else a pass for each.
 
     >>> from isotherm.ops import Visibility
     >>> q = torch.eye(3).view(1, 1, 3, 3)

@@ -6,7 +6,7 @@ import torch
 from isotherm import attention
 from isotherm.ops import Problem, Visibility, reference
 from isotherm.ops import triton as kernels
-from isotherm.ops.triton import attend, backward, dense
+from isotherm.ops.triton import attend, backward, between, dense
 from isotherm.ops.triton import scales as many
 from isotherm.scale import InverseSqrt, SoftCap
 from isotherm.stats import STATISTICS
@@ -133,15 +133,16 @@ def test_moments_where_sums_of_the_keys_pay(d, persistent, causal, outlier, monk
 @pytest.mark.parametrize("sink", [0.0, 3.0], ids=["ordinary keys", "a sink"])
 @pytest.mark.parametrize(("n", "causal"), [(4500, False), (2000, True), (33_000, True)], ids=str)
 @pytest.mark.parametrize("d", [64, 128])
-def test_eight_scales_up_to_none_at_all(d, n, causal, sink, monkeypatch):
-    """Half-octaves up to 1, where rows freeze, with and without sums of the keys; a sink 3 σ above the other logits."""
+@pytest.mark.parametrize("step", [2**0.5, 1.34], ids=["half-octaves", "between others"])
+def test_eight_scales_up_to_none_at_all(d, n, causal, sink, step, monkeypatch):
+    """Scales up to 1, where rows freeze, with and without sums of the keys; a sink 3 σ above the other logits."""
     q, k, v = draw(1, 4, n, d, hk=1)
     q[..., 3] += 3
     k[:, :, 0] = 0
     k[:, :, 0, 3] = sink * d**0.5 / 3
     flagged, launch = [], many._launch
     monkeypatch.setattr(many, "_launch", lambda *given: (flagged.append(given[4]), launch(*given))[1])
-    scales = [2.0 ** ((i - 7) / 2) for i in range(8)]
+    scales = [step ** (i - 7) for i in range(8)]
     found = kernels.statistics_at(Problem(q, k, v, Visibility(torch.arange(n, device="cuda"), n, causal), 1.0), scales)
     assert flagged[0].float().mean() < 0.15
     rows = torch.tensor([0, 1, 70, 2 * n // 3, n - 1], device="cuda")
@@ -151,6 +152,47 @@ def test_eight_scales_up_to_none_at_all(d, n, causal, sink, monkeypatch):
         for name in STATISTICS:
             a, b = getattr(got, name)[:, :, rows].double(), getattr(want, name).double()
             torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-4, equal_nan=True)
+
+
+def test_scales_between_others_in_a_graph(monkeypatch):
+    """With the table of these scales at hand, and without: nothing can be copied to the GPU while a graph is captured."""
+    monkeypatch.setattr(between, "_tables", {})
+    x, y = (draw(1, 2, 300, 64, seed=seed) for seed in (1, 2))
+    scales, seen = [0.05 * 1.34**i for i in range(8)], Visibility(torch.arange(300, device="cuda"), 300, True)
+
+    def run(q, k, v):
+        return torch.stack([stats.entropy for stats in kernels.statistics_at(Problem(q, k, v, seen, 1.0), scales)])
+
+    want = run(*y)
+    monkeypatch.setattr(many, "EXPONENTIALS", 8)
+    own = run(*y)
+    monkeypatch.setattr(many, "EXPONENTIALS", 5)
+    assert not torch.equal(own, want)
+    for ready in (True, False):
+        if not ready:
+            between._tables.clear()
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            found = run(*x)
+        for old, new in zip(x, y, strict=True):
+            old.copy_(new)
+        graph.replay()
+        assert torch.equal(found, want if ready else own)
+        torch.testing.assert_close(found, own, rtol=5e-5, atol=5e-5)
+
+
+@pytest.mark.parametrize("stats", [True, False])
+@pytest.mark.parametrize("kind", ["plain", "window", "mask"])
+def test_of_a_frozen_row_the_output_is_the_value_to_the_last_bit(kind, stats):
+    """Its weight, in a later block of keys, is 2³⁰ · 1.0037: bfloat16 rounds it by almost as much as it ever does."""
+    q, k, v = draw(1, 1, 64, 64, s=300)
+    q, k = torch.zeros_like(q), torch.zeros_like(k)
+    q[..., :2] = 1
+    k[:, :, 200, :2] = torch.tensor([20.75, 0.0481])
+    everything = torch.ones(1, 1, 1, 300, dtype=torch.bool, device="cuda")
+    options = {"window": {"causal": True, "window": 1000}, "mask": {"mask": everything}}.get(kind, {})
+    got = attention(q, k, v, scale=1.0, stats=stats, impl="triton", **options)
+    assert torch.equal(got.output, v[:, :, 200:201].expand_as(got.output))
 
 
 def test_values_of_another_width_and_a_soft_cap():

@@ -136,7 +136,11 @@ def test_statistics_of_some_rows(seed, device):
         assert_close(kernels.statistics(case.problem, rows), reference.solve(wide, stats=True).stats, wide, case.about)
 
 
-@pytest.mark.parametrize("ratios", [(1, 2, 4, 8), (1, 1.1, 1.3, 1.7, 2.3, 2.9, 3.1, 3.7)], ids=["octaves", "uneven"])
+@pytest.mark.parametrize(
+    "ratios",
+    [(1, 2, 4, 8), (1, 1.1, 1.3, 1.7, 2.3, 2.9, 3.1, 3.7), tuple(1.23**i for i in range(11))],
+    ids=["octaves", "uneven", "between others"],
+)
 @pytest.mark.usefixtures("poisoned_memory")
 def test_several_scales(seed, ratios, device):
     case = drawn(seed, device, plain=True)

@@ -10,7 +10,7 @@ may be split over several programs, whose fields `merge` brings together.
 import triton
 import triton.language as tl
 
-from isotherm.ops.triton.fields_kernel import LN2, LOG2E, NO_KEY, NOTHING, keep_fields
+from isotherm.ops.triton.fields_kernel import LN2, LOG2E, NO_KEY, NOTHING, divisor, keep_fields
 from isotherm.ops.triton.lanes import HIDDEN, LANES, halves, highest, ordered
 
 NO_COLUMN = tl.constexpr(2147483647)
@@ -214,7 +214,7 @@ def attend(q_ptr, k_ptr, v_ptr, bias_ptr, mask_ptr, positions, rows_ptr, out_ptr
 
     begin, end, edges, wholes, where = tiles_of(inside, place, keys, behind, ahead, split_keys, BN, GEOMETRY, MASK)
     reference, moments = tl.full([BM], float("-inf"), tl.float32), no_moments(begin, MASK)
-    z, total = tl.zeros([BM, LANES], tl.float32), tl.zeros([BM], tl.float32)
+    z, total, ceiling = tl.zeros([BM, LANES], tl.float32), tl.zeros([BM], tl.float32), reference
     top, big, rest, rest2, cross = z + HIDDEN, z, z, z, z
     o = tl.zeros([BM, WIDE_V], tl.float32)
     # Blocks of keys that not every row sees whole, and the first one; then all others.
@@ -247,7 +247,7 @@ def attend(q_ptr, k_ptr, v_ptr, bias_ptr, mask_ptr, positions, rows_ptr, out_ptr
                 rest, rest2, cross = rest + w1, rest2 + w2, cross + wt
                 moments = with_moments(moments, s, seen, start, here, begin, end, BN, part == 0, MASK)
             else:
-                total = total * keep + tl.sum(w, 1)
+                total, ceiling = total * keep + tl.sum(w, 1), tl.maximum(ceiling, here)
             if OUTPUT:
                 v_at = v_base + start.to(tl.int64) * v_st + v_off
                 v = tl.load(
@@ -265,9 +265,11 @@ def attend(q_ptr, k_ptr, v_ptr, bias_ptr, mask_ptr, positions, rows_ptr, out_ptr
         rest, rest2 = tl.sum(rest + low, 1), tl.sum(tl.fma(low, low, rest2), 1)
         cross = tl.sum(tl.fma(low, under, cross), 1)
         total = largest + rest
+    else:
+        largest = tl.exp2((ceiling - reference) * LOG2E)
     at = (b * hq + h) * queries + row
     if OUTPUT:
-        o = o / tl.where(total > 0, total, 1.0)[:, None]
+        o = o / divisor(total, largest, v_ptr.dtype.element_ty)[:, None]
         out_at = out_ptr + at[:, None] * DV + wide_v[None, :]
         tl.store(out_at, o.to(out_ptr.dtype.element_ty), mask=inside[:, None] & (wide_v < DV)[None, :])
         lse = reference.to(tl.float64) + tl.log2(tl.where(total > 0, total, 1.0)).to(tl.float64) * LN2

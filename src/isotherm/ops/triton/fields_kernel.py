@@ -1,5 +1,5 @@
 # mypy: ignore-errors
-"""How a kernel leaves the fields of a row, in the order of `fields.NAMES`; and the numbers they share."""
+"""How a kernel leaves a row: its output, and its fields in the order of `fields.NAMES`; and the numbers they share."""
 
 import triton
 import triton.language as tl
@@ -26,3 +26,12 @@ def keep_fields(fields, first_key, broken, part, n, at, inside, count, mean, m2,
     tl.store(fields + 7 * n, first_logit, mask=inside)
     tl.store(first_key, key, mask=inside)
     tl.store(broken, bad, mask=inside)
+
+
+@triton.jit
+def divisor(total, largest, DTYPE: tl.constexpr):
+    """What an output is divided by: the sum of the weights, the largest of them rounded as for the product with the values.
+
+    Of a frozen row it is all there is, and the output then is that key's value to the last bit.
+    """
+    return tl.where(total > 0, total + (largest.to(DTYPE).to(tl.float32) - largest), 1.0)

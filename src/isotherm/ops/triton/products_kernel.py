@@ -1,89 +1,14 @@
 # mypy: ignore-errors
-# ruff: noqa: RUF005
-"""What `dense_kernel` does, without the output, at several scales in one pass.
-
-Where a scale is the sum of two others its weights are the products of theirs, and need no exponential of their own: twice
-another, or evenly spaced with the step as a helper. The host says which (`scales.plan`). Σw² at a scale is Σw at twice it,
-where that is among them. Each lane keeps its largest exponent apart from its sums, since rows freeze at the upper scales:
-the largest weight is then all but a hair of the sum, and the hair is what `RowStats.rest` wants. Of a new exponent and
-the largest so far the lower one goes into the sums. With eight exponentials a logit everything waits for these.
-"""
+"""What `dense_kernel` does, without the output, at several scales in one pass (`sums_kernel`)."""
 
 import triton
 import triton.language as tl
 from triton.language.extra.cuda import gdc_wait
 
 from isotherm.ops.triton.dense_kernel import block_of, heads_of, reach_of, with_sums
-from isotherm.ops.triton.fields_kernel import NO_KEY, NOTHING, keep_fields
 from isotherm.ops.triton.finish_kernel import merged, moments
-from isotherm.ops.triton.lanes import HIDDEN, LANES, PAIRS, first_columns, highest, ordered, parted
-
-LOST = tl.constexpr(2.0**-96)
-"""A smaller sum of weights may lack some that are below the least of float32, 2⁻¹²⁶: 131,072 of them make 2⁻¹³ of this."""
-
-
-@triton.jit
-def no_sums(z, TWICE: tl.constexpr):
-    """Nothing seen yet: the largest exponent of a lane, and at every scale the sums of all others."""
-    none = ()
-    for _ in tl.static_range(len(TWICE)):
-        none = none + (z,)
-    return z + HIDDEN, none, none, none
-
-
-@triton.jit
-def weigh(t, ratios, MADE: tl.constexpr, TWICE: tl.constexpr):
-    """2^(ratio·t) at every scale."""
-    HELP: tl.constexpr = len(MADE) - len(TWICE)
-    nodes, weights = (), ()
-    for i in tl.static_range(len(MADE)):
-        own = t if i == HELP else t * ratios[i]  # the lowest scale's ratio is 1
-        w = tl.exp2(own) if MADE[i][0] < 0 else nodes[MADE[i][0]] * nodes[MADE[i][1]]
-        nodes = nodes + (w,)
-        if i >= HELP:
-            weights = weights + (w,)
-    return weights
-
-
-@triton.jit
-def add(t, ratios, sums, squares, crosses, MADE: tl.constexpr, TWICE: tl.constexpr):
-    """The sums with weights 2^(ratio·t) added: at every scale Σw, Σw² where no scale is twice it, and Σwt."""
-    weights = weigh(t, ratios, MADE, TWICE)
-    new, new_squares, new_crosses = (), (), ()
-    for i in tl.static_range(len(TWICE)):
-        w, old = weights[i], squares[i]
-        new, new_crosses = new + (sums[i] + w,), new_crosses + (tl.fma(w, t, crosses[i]),)
-        new_squares = new_squares + (tl.fma(w, w, old) if TWICE[i] < 0 else old,)
-    return new, new_squares, new_crosses
-
-
-@triton.jit
-def keep_sums(fields, first_key, broken, splits, split, n, at, inside, count, mean, m2, peak, first_logit, key, state, unit,
-              ratios, ratios_low, MADE: tl.constexpr, TWICE: tl.constexpr):  # fmt: skip
-    """The fields at every scale, of split `split`, from the lanes' sums and what the lowest scale has.
-
-    `unit` turns exponents at the lowest scale into nats. Gives back the sum of all but the largest weight at the highest.
-    """
-    HELP: tl.constexpr = len(MADE) - len(TWICE)
-    top, sums, squares, crosses = state
-    # The largest of all lanes stays apart, those of the other lanes join the sums.
-    others = tl.where(highest(top), HIDDEN, top)
-    sums, squares, crosses = add(others, ratios, sums, squares, crosses, MADE, TWICE)
-    some = count > 0
-    top = tl.where(some, tl.max(top, 1), 0.0)
-    double = top.to(tl.float64)
-    for i in tl.static_range(len(TWICE)):
-        w = 1.0 / tl.exp2(top * ratios[i + HELP]).to(tl.float64)
-        ratio = tl.full(at.shape, 0.0, tl.float64) + ratios[i + HELP] + ratios_low[i + HELP]
-        rest, cross = tl.sum(sums[i], 1).to(tl.float64) * w, tl.sum(crosses[i], 1)
-        rest2 = tl.sum(squares[i] if TWICE[i] < 0 else sums[TWICE[i]], 1)
-        keep_fields(
-            fields, first_key, broken, i * splits + split, n, at, inside, count, mean * ratio, m2 * ratio * ratio,
-            tl.where(some, peak * ratio, NOTHING), rest, rest2.to(tl.float64) * (w * w),
-            (cross.to(tl.float64) * w - double * rest) * unit * ratio, tl.where(some, first_logit * ratio, NOTHING),
-            tl.where(some, key, NO_KEY), (tl.abs(cross) < float("inf")) == 0,
-        )  # fmt: skip
-    return tl.sum(sums[len(TWICE) - 1], 1)
+from isotherm.ops.triton.lanes import HIDDEN, LANES, PAIRS, first_columns, ordered, parted
+from isotherm.ops.triton.sums_kernel import add, keep, no_sums
 
 
 @triton.jit
@@ -148,12 +73,14 @@ def _reference_of(s, limit, factor, most, BM: tl.constexpr, BN: tl.constexpr):
     return tl.where(largest > float("-inf"), largest * factor + above, 0.0), sink
 
 
-@triton.jit(do_not_specialize=["queries", "keys", "blocks", "heads", "hq", "groups", "total_rows", "chunk", "kept"])
-def products(q_desc, k_desc, fields, first_key, broken, flags, positions, parts, centre,
+@triton.jit(do_not_specialize=["queries", "keys", "blocks", "heads", "hq", "groups", "total_rows", "chunk", "kept",
+                               "scales"])  # fmt: skip
+def products(q_desc, k_desc, fields, first_key, broken, flags, positions, parts, centre, table,
            queries, keys, blocks, heads, hq, groups, factor, unit_high, unit_low, ratios, ratios_low, most, total_rows,
-           chunk, kept, D: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, STAGES: tl.constexpr, CAUSAL: tl.constexpr,
-           CHUNKS: tl.constexpr, EARLY: tl.constexpr, MADE: tl.constexpr, TWICE: tl.constexpr):  # fmt: skip
-    """One block of BM rows of one head at all scales; `factor` and `unit` are those of ratio 1, the lowest scale's."""
+           chunk, kept, scales, D: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, STAGES: tl.constexpr,
+           CAUSAL: tl.constexpr, CHUNKS: tl.constexpr, EARLY: tl.constexpr, BETWEEN: tl.constexpr, MADE: tl.constexpr,
+           TWICE: tl.constexpr):  # fmt: skip
+    """One block of BM rows of one head at `scales` scales; `factor` and `unit` are those of ratio 1, the lowest one's."""
     head, block = block_of(CAUSAL)
     if head >= heads:
         return
@@ -202,11 +129,12 @@ def products(q_desc, k_desc, fields, first_key, broken, flags, positions, parts,
     some, largest = limit >= 0, tl.max(top, 1)
     count = tl.where(some, limit + 1, 0).to(tl.float64)
     peak = (base + tl.where(some, largest, 0.0).to(tl.float64)) * unit
-    rest = keep_sums(
-        fields, first_key, broken, 1, 0, n, at, inside, count, mean, spread, peak, sink.to(tl.float64) * unit * factor,
-        tl.zeros([BM], tl.int64), (top, sums, squares, crosses), unit, ratios, ratios_low, MADE, TWICE,
+    sink, key = sink.to(tl.float64) * unit * factor, tl.zeros([BM], tl.int64)
+    # Only where the reference was set above all logits may weights be too small for float32.
+    fine = keep(
+        fields, first_key, broken, 1, 0, n, at, inside, count, mean, spread, peak, sink, key, (top, sums, squares, crosses),
+        unit, ratios, ratios_low, table, scales, largest > -most / 16, BETWEEN, MADE, TWICE,
     )  # fmt: skip
-    # Where the reference was set above all logits, weights may be too small for float32.
-    fine = (tl.abs(largest) <= most) & ((largest > -most / 16) | (rest > LOST)) & ((blurred & (limit > 0)) == 0)
+    fine &= (tl.abs(largest) <= most) & ((blurred & (limit > 0)) == 0)
     flag = tl.max(tl.where(fine | (some == 0) | (inside == 0), 0, 1), 0).to(tl.int8)
     tl.store(flags + head.to(tl.int64) * blocks + block, flag)

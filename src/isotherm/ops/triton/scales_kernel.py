@@ -3,7 +3,7 @@
 """What `attend_kernel` does, without output, bias and cap, at several scales from one pass over q·kᵀ.
 
 All else is shared: the logits are those at the lowest scale, and so are the reference, the moments and the first logit.
-The weights at all scales come about as in `products_kernel`, in eight lanes a row. The reference has less room than with
+The weights at all scales come about as `sums_kernel` says, in eight lanes a row. The reference has less room than with
 one scale: weights must keep their range at the highest.
 """
 
@@ -23,7 +23,7 @@ from isotherm.ops.triton.attend_kernel import (
 )
 from isotherm.ops.triton.fields_kernel import LN2, LOG2E
 from isotherm.ops.triton.lanes import LANES, halves, ordered
-from isotherm.ops.triton.products_kernel import add, keep_sums, no_sums, weigh
+from isotherm.ops.triton.sums_kernel import add, keep, no_sums, weigh
 
 
 @triton.jit
@@ -54,20 +54,23 @@ def _moved(state, shift, ratios, MADE: tl.constexpr, TWICE: tl.constexpr):
     return top + shift, new, new_squares, new_crosses
 
 
-@triton.jit(
-    do_not_specialize=["queries", "keys", "behind", "ahead", "split_keys", "splits", "total_rows", "hq", "groups"]
-)
+@triton.jit(do_not_specialize=["queries", "keys", "behind", "ahead", "split_keys", "splits", "total_rows", "hq", "groups",
+                               "wanted"])  # fmt: skip
 def scales(q_ptr, k_ptr, mask_ptr, positions, rows_ptr, flags, fields, first_key, broken,
            q_sb, q_sh, q_st, q_sd, k_sb, k_sh, k_st, k_sd, m_sb, m_sh, m_st, m_ss,
            queries, keys, D, hq, groups, behind, ahead, scale, ratios, ratios_low, room, split_keys, splits, total_rows,
-           BM: tl.constexpr, BN: tl.constexpr, WIDE: tl.constexpr, MADE: tl.constexpr, TWICE: tl.constexpr,
+           table, wanted, BM: tl.constexpr, BN: tl.constexpr, WIDE: tl.constexpr, MADE: tl.constexpr, TWICE: tl.constexpr,
            GEOMETRY: tl.constexpr, MASK: tl.constexpr, PARTS: tl.constexpr, ROWS: tl.constexpr, FLAGGED: tl.constexpr,
-           PRECISION: tl.constexpr):  # fmt: skip
-    """BM rows of one head over the keys of split `program_id(1)`; if FLAGGED, only if they are. `scale` is the lowest."""
+           BETWEEN: tl.constexpr, PRECISION: tl.constexpr):  # fmt: skip
+    """BM rows of one head over the keys of split `program_id(1)`; if FLAGGED, only if they are. `scale` is the lowest.
+
+    If BETWEEN, they are flagged where some are to be done again.
+    """
     K_DTYPE: tl.constexpr = k_ptr.dtype.element_ty
-    index = tl.program_id(0)
+    index, split = tl.program_id(0), tl.program_id(1).to(tl.int64)
+    flags += split * tl.num_programs(0) + index
     if FLAGGED:
-        if tl.load(flags + index) == 0:
+        if tl.load(flags) == 0:
             return
     b, h, hk, row, inside, source, place = rows_of(index, queries, hq, groups, rows_ptr, positions, BM, ROWS)
     wide, step = tl.arange(0, WIDE), tl.arange(0, BN)
@@ -94,8 +97,12 @@ def scales(q_ptr, k_ptr, mask_ptr, positions, rows_ptr, flags, fields, first_key
             reference = new
 
     count, mean, m2, peak, first_s, first = moments
-    keep_sums(
-        fields, first_key, broken, splits, tl.program_id(1).to(tl.int64), total_rows.to(tl.int64),
-        (b * hq + h) * queries + row, inside, count.to(tl.float64), mean.to(tl.float64), m2.to(tl.float64),
-        peak.to(tl.float64), first_s.to(tl.float64), first.to(tl.int64), state, LN2, ratios, ratios_low, MADE, TWICE,
+    n, at, unit = total_rows.to(tl.int64), (b * hq + h) * queries + row, tl.full([BM], LN2, tl.float64)
+    count, mean, m2, key = count.to(tl.float64), mean.to(tl.float64), m2.to(tl.float64), first.to(tl.int64)
+    peak, first_s = peak.to(tl.float64), first_s.to(tl.float64)
+    fine = keep(
+        fields, first_key, broken, splits, split, n, at, inside, count, mean, m2, peak, first_s, key, state, unit, ratios,
+        ratios_low, table, wanted, inside, BETWEEN, MADE, TWICE,
     )  # fmt: skip
+    if BETWEEN:
+        tl.store(flags, tl.max(tl.where(fine | (inside == 0), 0, 1), 0).to(tl.int8))

@@ -1,0 +1,98 @@
+"""Sums of weights at scales between those they are known at.
+
+Over the keys of a row Σ e^(s·t), as a function of the scale s, is a Laplace transform, and these are so smooth that a few
+scales determine it in between: with its slope Σ t·e^(s·t) known at every half-octave, to float32's digits. So any number of
+scales within three octaves take one pass, and two exponentials a logit. What the sums at the half-octaves are multiplied
+by does not depend on the logits: it is found here by least squares, once for each set of scales.
+"""
+
+from collections.abc import Sequence
+from ctypes import c_float
+from math import log
+
+import torch
+from torch import Tensor
+
+NODES = 10
+"""Scales at which sums are known: half-octaves up to twice the highest scale, where Σw² is Σw, and down to one half-octave
+below the lowest that may be asked for."""
+REACH = 8.0
+"""The highest scale is this many times the lowest at most."""
+FACTORS = 16
+"""Exponentials that a weight at these is the product of at most: two a logit are enough then."""
+MANY = 2.0**14
+"""Keys that share a row's weight, beside a few that have most of it: the more, the further down weights must be right."""
+NOISE = 2.0**-22
+"""Of the sums, relatively: what they are multiplied by is kept so small that this does not grow much."""
+POINTS, FARTHEST = 320, 60.0
+"""Logits at which weights are to be right, and the lowest of them, in nats at the lowest of the scales."""
+MOST = 256
+"""Tables kept at a time."""
+
+_tables: dict[tuple[tuple[float, ...], torch.device], Tensor] = {}
+_in_graphs: dict[tuple[tuple[float, ...], torch.device], Tensor] = {}
+
+
+def nodes(highest: float) -> tuple[float, ...]:
+    """The half-octaves, ascending, for scales up to `highest`."""
+    return tuple(highest * 2.0 ** (i / 2 + 1) for i in range(1 - NODES, 1))
+
+
+def ready(scales: Sequence[float], device: torch.device) -> bool:
+    """Whether there is a table, or one can be made now: not while a CUDA graph is captured, which copies nothing."""
+    return (tuple(scales), device) in _tables or not _capturing(device)
+
+
+def table(scales: Sequence[float], device: torch.device) -> Tensor:
+    """float64 [1 + 6 · NODES, scales]: each scale's ratio to the lowest node, and what sums are multiplied by.
+
+    For each node first what its Σw, then what its Σtw is multiplied by: for Σw, Σtw and Σw² at the scale. Here t are
+    exponents of 2 at the lowest node.
+    """
+    key = tuple(scales), device
+    found = _tables.get(key)
+    if found is None:
+        while len(_tables) >= MOST:
+            _tables.pop(next(iter(_tables)), None)
+        lowest = nodes(scales[-1])[0]
+        ratios = torch.tensor([scale / lowest for scale in scales], dtype=torch.float64)
+        found = _tables[key] = torch.cat([ratios[None], mixture(ratios).flatten(0, 2)]).to(device)
+    if _capturing(device):
+        _in_graphs[key] = found  # which read it for as long as they live
+    elif device.type == "cuda":
+        found.record_stream(torch.cuda.current_stream(device))
+    return found
+
+
+def _capturing(device: torch.device) -> bool:
+    return device.type == "cuda" and torch.cuda.is_current_stream_capturing()
+
+
+def mixture(ratios: Tensor) -> Tensor:
+    """[NODES, 2, 3, scales]: of the sums at each node, what makes those at scales of these ratios to the lowest one."""
+    known = torch.tensor([c_float(2.0 ** (i / 2)).value for i in range(NODES)], dtype=torch.float64)
+    slope = _fit(ratios, known, slope=True) / (log(2) * ratios)
+    parts = torch.stack([_fit(ratios, known), slope, _fit(2 * ratios, known)], 1).unflatten(0, (2, NODES))
+    return torch.stack([parts[0], parts[1] * (log(2) * known)[:, None, None]], 1)
+
+
+def _fit(scales: Tensor, known: Tensor, *, slope: bool = False) -> Tensor:
+    """[2 · NODES, scales]: how much of e^(bt), and of bt·e^(bt), at every known b makes e^(st), or st·e^(st) if `slope`.
+
+    An error in a weight counts relative to the sum of the weights: that is at least 1, as the logits here are relative to the
+    level where it is 1 at the highest node; and where all keys are at t, at least MANY · e^(st).
+    """
+    t = -torch.cat([torch.zeros(1, dtype=known.dtype), torch.logspace(-3, 0, POINTS, dtype=known.dtype) * FARTHEST])
+    at, wanted = known * t[:, None], scales * t[:, None]
+    basis = torch.cat([at.exp(), at * at.exp()], 1)
+    weight = wanted.exp().clamp(min=1 / MANY)
+    # By Jensen's inequality the sum at a lower scale b is larger by MANY^(1 − b/s) at most.
+    grown = MANY ** (1 - known[:, None] / scales).clamp(min=0)
+    noise = NOISE * torch.cat([grown, 3 * grown])
+    rows = basis / weight.T[:, :, None] / len(t) ** 0.5
+    rows = torch.cat([rows, torch.diag_embed(noise.T)], 1)
+    goal = (wanted.exp() * (wanted if slope else 1) / weight).T / len(t) ** 0.5
+    goal = torch.cat([goal, torch.zeros(len(scales), len(noise), dtype=goal.dtype)], 1)
+    size = rows.norm(dim=1)
+    found: Tensor = torch.linalg.lstsq(rows / size[:, None], goal[..., None]).solution[..., 0] / size
+    return found.T

@@ -1,0 +1,178 @@
+"""Sums at scales between half-octaves: as good as sums of their own, whatever the logits are."""
+
+from ctypes import c_float
+from math import log
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from isotherm import attention
+from isotherm.ops import triton as kernels
+from isotherm.ops.triton import between, launch
+from isotherm.ops.triton import scales as many
+from tests.ops.cases import Case, assert_same_statistics, problem
+
+pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")  # NumPy under the interpreter: exp2 of −inf
+
+UNRELATED = [0.2 * 1.34**i for i in range(8)]
+NODES = torch.tensor([c_float(2.0 ** (i / 2)).value for i in range(between.NODES)], dtype=torch.float64)
+KEYS = 16384
+BOUND = {"sum": 5e-6, "entropy": 5e-5, "squares": 1e-4}
+"""Of Σw and Σw² relatively, of Σws / Σw in nats, for rows of so many keys; the worst rows of two kinds of keys are half off."""
+
+
+def errors(logits, counts, ratios, mixture=None):
+    """Of sums over `counts` keys at each of these logits (exponents of 2 at the lowest node), known at the nodes alone."""
+    weights = counts[:, None] * torch.exp2(logits[:, None] * NODES)
+    known, slopes = weights.sum(0), (weights * logits[:, None]).sum(0)
+    level = known[-1].log2() / NODES[-1]
+    by = torch.exp2(-level * NODES)
+    terms = torch.stack([known * by, (slopes - level * known) * by], 1)
+    value, slope, square = torch.einsum("ijqk,ij->qk", between.mixture(ratios) if mixture is None else mixture, terms)
+    wanted = counts[:, None] * torch.exp2((logits[:, None] - level) * ratios)
+    total, cross = wanted.sum(0), (wanted * (logits[:, None] - level)).sum(0)
+    squares = (counts[:, None] * torch.exp2(2 * (logits[:, None] - level) * ratios)).sum(0)
+    return {
+        "sum": (value / total - 1).abs().max(),
+        "entropy": ((slope - cross) / total * ratios * log(2)).abs().max(),
+        "squares": (square / squares - 1).abs().max(),
+    }
+
+
+@given(
+    st.lists(st.tuples(st.floats(0, 60), st.integers(1, KEYS // 8)), min_size=1, max_size=8),
+    st.lists(st.floats(0.5, 3.5), min_size=1, max_size=12),
+)
+def test_sums_between_half_octaves_have_their_digits_whatever_the_logits(keys, octaves):
+    """Down to 60 octaves below the largest logit, at the lowest of the nodes."""
+    below, counts = (torch.tensor(x, dtype=torch.float64) for x in zip(*keys, strict=True))
+    found = errors(below.min() - below, counts, torch.exp2(torch.tensor(octaves, dtype=torch.float64)))
+    assert all(found[name] <= bound for name, bound in BOUND.items()), found
+
+
+def test_the_worst_rows_of_two_kinds_of_keys():
+    """One key, and up to all the others so far below that they weigh as much together."""
+    ratios = torch.exp2(torch.linspace(0.5, 3.5, 25, dtype=torch.float64))
+    mixture, worst = between.mixture(ratios), dict.fromkeys(BOUND, 0.0)
+    for below in torch.linspace(0, 40, 161, dtype=torch.float64).tolist():
+        for count in (1, 16, 256, KEYS):
+            logits, counts = torch.tensor([0.0, -below]).double(), torch.tensor([1.0, count]).double()
+            found = errors(logits, counts, ratios, mixture)
+            worst = {name: max(worst[name], found[name].item()) for name in worst}
+    assert all(worst[name] <= bound / 2 for name, bound in BOUND.items()), worst
+
+
+def test_nodes_reach_from_below_the_lowest_scale_to_twice_the_highest():
+    low, *_, high = between.nodes(1.6)
+    assert high == pytest.approx(3.2)
+    assert low == pytest.approx(1.6 / between.REACH / 2**0.5)
+    assert many._halves(1.6).made.count(many.NEITHER) == 2
+
+
+@pytest.fixture
+def tables(monkeypatch):
+    """The sets of scales that were looked at between others."""
+    asked, real = [], between.table
+    monkeypatch.setattr(between, "table", lambda scales, device: (asked.append(list(scales)), real(scales, device))[1])
+    return asked
+
+
+def check(case, scales, device, *, dtype=torch.float16, rows=None, **options):
+    q, k, v = (x.to(device) for x in case.tensors(dtype))
+    found = kernels.statistics_at(problem(q, k, v, scale=1.0, **options), scales, rows)
+    wide = [x.double().cpu() for x in (q, k, v)]
+    if rows is not None:
+        wide[0] = wide[0][:, :, rows.cpu()]
+    hidden = {name: x.cpu() if torch.is_tensor(x) else x for name, x in options.items()}
+    for scale, got in zip(scales, found, strict=True):
+        want = attention(*wide, scale=scale, stats=True, impl="reference", **hidden).stats
+        assert_same_statistics(got, want, budget=5e-5)
+        torch.testing.assert_close(got.jacobian_trace.cpu(), want.jacobian_trace, rtol=1e-3, atol=0, equal_nan=True)
+
+
+SMALL = Case("", batch=1, heads=1, queries=67, keys=83, dim=32, value_dim=32)
+
+
+@pytest.mark.parametrize(
+    ("scales", "passes"),
+    [
+        (UNRELATED, [8]),
+        ([0.2 + 0.07 * i for i in range(21)], [21]),
+        ([0.02 * 1.34**i for i in range(18)], [8, 8]),
+        ([0.02 * 1.9**i for i in range(8)], []),
+        ([0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8], []),
+        (UNRELATED[:5], []),
+    ],
+    ids=["unrelated", "many", "many octaves", "too far apart", "sums of others", "few"],
+)
+@pytest.mark.parametrize("kind", ["plain", "causal", "window", "rows"])
+@pytest.mark.usefixtures("small_tiles", "poisoned_memory")
+def test_which_scales_share_a_pass(scales, passes, kind, device, tables):
+    options = {"causal": {"causal": True}, "window": {"causal": True, "window": 30}}.get(kind, {})
+    check(SMALL, scales, device, rows=torch.tensor([1, 4, 66], device=device) if kind == "rows" else None, **options)
+    assert [len(each) for each in tables] == passes
+
+
+@pytest.mark.usefixtures("small_tiles")
+def test_float32_has_sums_of_its_own(device, tables):
+    check(SMALL, UNRELATED, device, dtype=torch.float32)
+    assert not tables
+
+
+@pytest.mark.parametrize("causal", [False, True], ids=["full", "causal"])
+@pytest.mark.usefixtures("small_tiles", "poisoned_memory")
+def test_sums_of_their_own_are_there_still(causal, device, monkeypatch, tables):
+    monkeypatch.setattr(many, "EXPONENTIALS", many.AT_ONCE)
+    check(SMALL, UNRELATED, device, causal=causal)
+    assert not tables
+
+
+@pytest.mark.parametrize("kind", ["plain", "window", "rows"])
+@pytest.mark.usefixtures("small_tiles", "poisoned_memory")
+def test_rows_whose_weights_are_too_small_are_done_again(kind, device, monkeypatch, splitting):
+    """One key so far above all others that these have no weight in float32 at the highest node, but at the lowest scale."""
+    q, k = (torch.zeros(1, 1, size, 32, dtype=torch.float16, device=device) for size in (64, 40))
+    q[..., 0] = 1
+    flagged, real = [], many._launch
+    monkeypatch.setattr(
+        many, "_launch", lambda *args: (flagged.append(args[4]) if len(args) == 5 else None, real(*args))[1]
+    )
+    rows = torch.tensor([1, 40, 63], device=device) if kind == "rows" else None
+    options = {"window": 50} if kind == "window" else {}
+    for far, again in ((60.0, True), (2.0, False)):
+        k[..., 0] = -far * (torch.arange(40, device=device) % 7 + 4) / 4
+        k[:, :, 3, 0] = 0
+        flagged.clear()
+        found = kernels.statistics_at(problem(q, k, k, scale=1.0, causal=kind == "window", **options), UNRELATED, rows)
+        assert any(bool(flags.any()) for flags in flagged) == again
+        for scale, got in zip(UNRELATED, found, strict=True):
+            wide = [x.double().cpu() for x in (q if rows is None else q[:, :, rows], k, k)]
+            want = attention(*wide, scale=scale, stats=True, impl="reference", causal=kind == "window", **options).stats
+            assert_same_statistics(got, want, budget=5e-5)
+            torch.testing.assert_close(got.jacobian_trace.cpu(), want.jacobian_trace, rtol=1e-3, atol=0, equal_nan=True)
+
+
+@pytest.mark.usefixtures("small_tiles")
+def test_a_graph_that_is_captured_without_a_table_does_without(device, monkeypatch, tables):
+    monkeypatch.setattr(between, "_tables", {})
+    monkeypatch.setattr(between, "_in_graphs", {})
+    monkeypatch.setattr(between, "_capturing", lambda _: True)
+    launch.forget()
+    check(SMALL, UNRELATED, device)
+    assert not tables
+    monkeypatch.setattr(between, "_capturing", lambda _: False)
+    check(SMALL, UNRELATED, device)
+    monkeypatch.setattr(between, "_capturing", lambda _: True)
+    check(SMALL, UNRELATED, device)
+    assert tables == [UNRELATED] * 2
+    assert list(between._in_graphs) == list(between._tables)  # and is not let go of
+
+
+def test_old_tables_are_let_go_of(monkeypatch):
+    monkeypatch.setattr(between, "_tables", {})
+    monkeypatch.setattr(between, "MOST", 3)
+    for i in range(1, 6):
+        between.table([0.1 * i, 0.15 * i], torch.device("cpu"))
+    assert len(between._tables) == 3
