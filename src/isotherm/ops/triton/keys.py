@@ -16,6 +16,7 @@ from isotherm.ops.triton import (
     lanes,
     products_kernel,
     scales_kernel,
+    sums_kernel,
 )
 
 KERNELS = (
@@ -29,6 +30,7 @@ KERNELS = (
     gram_kernel,
     lanes,
     scales_kernel,
+    sums_kernel,
 )
 """All but `hopper_kernel`, which shares no function with them."""
 

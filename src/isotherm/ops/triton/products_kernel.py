@@ -7,7 +7,7 @@ from triton.language.extra.cuda import gdc_wait
 
 from isotherm.ops.triton.dense_kernel import block_of, heads_of, reach_of, with_sums
 from isotherm.ops.triton.finish_kernel import merged, moments
-from isotherm.ops.triton.lanes import HIDDEN, LANES, PAIRS, first_columns, ordered, parted
+from isotherm.ops.triton.lanes import HIDDEN, LANES, PAIRS, first_columns, highest, ordered, parted
 from isotherm.ops.triton.sums_kernel import add, keep, no_sums
 
 
@@ -57,19 +57,23 @@ def _few(s, column, limit, BM: tl.constexpr, BN: tl.constexpr):
 
 
 @triton.jit
-def _reference_of(s, limit, factor, most, BM: tl.constexpr, BN: tl.constexpr):
+def _reference_of(s, limit, factor, most, BM: tl.constexpr, BN: tl.constexpr, BETWEEN: tl.constexpr):
     """What weights are relative to, and the first logit, in the lanes that the sums are in: tiles would be moved otherwise.
 
     The largest of the first 16 logits, as in `dense_kernel`. Where logits are as large as without 1/√d, the largest of
     thousands is too far above that for weights that are squared: there it is taken for as far above as the smallest of the
     16 is below their mean, if that is more than a quarter of the room there is, and for four fifths of the room at most.
+    If BETWEEN, the largest that another lane holds: the very largest is kept apart, and may be far above all that is summed.
     """
     first, largest, smallest, total = _few(first_columns(s, BM, BN), 0, limit, BM, 16)
     sink = tl.sum(tl.where(tl.arange(0, PAIRS)[None, :] == 0, first, 0.0), 1)
     count = tl.minimum(tl.maximum(limit + 1, 1), 16).to(tl.float32)
     above = (tl.sum(total, 1) / count - tl.min(smallest, 1)) * factor
     above = tl.where(above > 0.25 * most, tl.minimum(above, 0.8 * most), 0.0)
+    second = tl.max(tl.where(highest(largest), float("-inf"), largest), 1)
     largest = tl.max(largest, 1)
+    if BETWEEN:
+        largest = tl.where(second > float("-inf"), second, largest)
     return tl.where(largest > float("-inf"), largest * factor + above, 0.0), sink
 
 
@@ -109,7 +113,7 @@ def products(q_desc, k_desc, fields, first_key, broken, flags, positions, parts,
         for i in tl.range(begin, end, num_stages=STAGES):
             s = tl.dot(q, k_desc.load([b, hk, i * BN, 0]).reshape(BN, D).T)
             if i == 0:
-                reference, sink = _reference_of(s, limit, factor, most, BM, BN)
+                reference, sink = _reference_of(s, limit, factor, most, BM, BN, BETWEEN)
             state = _look(s, i * BN, limit, factor, reference, ratios, state, BM, BN, part == 2, part > 0, MADE, TWICE)
 
     top, sums, squares, crosses, total, total2 = state
@@ -130,11 +134,10 @@ def products(q_desc, k_desc, fields, first_key, broken, flags, positions, parts,
     count = tl.where(some, limit + 1, 0).to(tl.float64)
     peak = (base + tl.where(some, largest, 0.0).to(tl.float64)) * unit
     sink, key = sink.to(tl.float64) * unit * factor, tl.zeros([BM], tl.int64)
-    # Only where the reference was set above all logits may weights be too small for float32.
     fine = keep(
         fields, first_key, broken, 1, 0, n, at, inside, count, mean, spread, peak, sink, key, (top, sums, squares, crosses),
-        unit, ratios, ratios_low, table, scales, largest > -most / 16, BETWEEN, MADE, TWICE,
+        unit, ratios, ratios_low, table, scales, largest, most, BETWEEN, MADE, TWICE,
     )  # fmt: skip
-    fine &= (tl.abs(largest) <= most) & ((blurred & (limit > 0)) == 0)
+    fine &= (blurred & (limit > 0)) == 0
     flag = tl.max(tl.where(fine | (some == 0) | (inside == 0), 0, 1), 0).to(tl.int8)
     tl.store(flags + head.to(tl.int64) * blocks + block, flag)

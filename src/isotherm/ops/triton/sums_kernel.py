@@ -18,6 +18,8 @@ from isotherm.ops.triton.lanes import HIDDEN, highest
 
 LOST = tl.constexpr(2.0**-96)
 """A smaller sum of weights may lack some that are below the least of float32, 2⁻¹²⁶: 131,072 of them make 2⁻¹³ of this."""
+FULL = tl.constexpr(2.0**120)
+"""A larger one comes near the largest of float32."""
 
 
 @triton.jit
@@ -57,11 +59,12 @@ def add(t, ratios, sums, squares, crosses, MADE: tl.constexpr, TWICE: tl.constex
 
 @triton.jit
 def keep(fields, first_key, broken, splits, split, n, at, inside, count, mean, m2, peak, first_logit, key, state, unit,
-         ratios, ratios_low, table, scales, sure, BETWEEN: tl.constexpr, MADE: tl.constexpr, TWICE: tl.constexpr):  # fmt: skip
+         ratios, ratios_low, table, scales, largest, most, BETWEEN: tl.constexpr, MADE: tl.constexpr,
+         TWICE: tl.constexpr):  # fmt: skip
     """The fields at every scale, of split `split`, from the lanes' sums and what the lowest scale has.
 
-    `unit` turns exponents at the lowest scale into nats. Gives back which rows are right: those whose weights beside the
-    largest are not too small for float32, or that are `sure` not to suffer from it.
+    `unit` turns exponents at the lowest scale into nats; `largest` is of these, and `most` what it may be. Gives back which
+    rows are right.
     """
     if BETWEEN:
         fine = _keep_between(
@@ -69,10 +72,12 @@ def keep(fields, first_key, broken, splits, split, n, at, inside, count, mean, m
             ratios, table, scales, MADE, TWICE,
         )  # fmt: skip
     else:
-        fine = sure | _keep_each(
+        rest = _keep_each(
             fields, first_key, broken, splits, split, n, at, inside, count, mean, m2, peak, first_logit, key, state, unit,
             ratios, ratios_low, MADE, TWICE,
         )  # fmt: skip
+        # Where the reference was set above all logits, weights may be too small for float32.
+        fine = (tl.abs(largest) <= most) & ((largest > -most / 16) | (rest > LOST))
     return fine
 
 
@@ -88,7 +93,7 @@ def _together(some, state, ratios, MADE: tl.constexpr, TWICE: tl.constexpr):
 @triton.jit
 def _keep_each(fields, first_key, broken, splits, split, n, at, inside, count, mean, m2, peak, first_logit, key, state, unit,
                ratios, ratios_low, MADE: tl.constexpr, TWICE: tl.constexpr):  # fmt: skip
-    """At the scales of the sums."""
+    """At the scales of the sums. Gives back the sum of all but the largest weight at the highest."""
     HELP: tl.constexpr = len(MADE) - len(TWICE)
     some = count > 0
     top, sums, squares, crosses = _together(some, state, ratios, MADE, TWICE)
@@ -104,13 +109,16 @@ def _keep_each(fields, first_key, broken, splits, split, n, at, inside, count, m
             (cross.to(tl.float64) * w - double * rest) * unit * ratio, tl.where(some, first_logit * ratio, NOTHING),
             tl.where(some, key, NO_KEY), (tl.abs(cross) < float("inf")) == 0,
         )  # fmt: skip
-    return tl.sum(sums[len(TWICE) - 1], 1) > LOST
+    return tl.sum(sums[len(TWICE) - 1], 1)
 
 
 @triton.jit
 def _keep_between(fields, first_key, broken, splits, split, n, at, inside, count, mean, m2, peak, first_logit, key, state,
                   unit, ratios, table, scales, MADE: tl.constexpr, TWICE: tl.constexpr):  # fmt: skip
-    """At `scales` scales between those of the sums, as `table` says (`between.table`), eight after eight."""
+    """At `scales` scales between those of the sums, as `table` says (`between.table`), eight after eight.
+
+    Gives back the rows whose weights are neither too small for float32 nor too large. The largest weight may be anything.
+    """
     NODES: tl.constexpr = len(TWICE)
     some = count > 0
     top, sums, _, crosses = _together(some, state, ratios, MADE, TWICE)
@@ -144,4 +152,4 @@ def _keep_between(fields, first_key, broken, splits, split, n, at, inside, count
             tl.where(some[:, None], first_logit[:, None] * ratio, NOTHING), tl.where(some, key, NO_KEY)[:, None],
             bad[:, None],
         )  # fmt: skip
-    return (last > LOST) | (count <= 1)
+    return (last > LOST) & (last < FULL) | (count <= 1)
