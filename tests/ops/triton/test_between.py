@@ -19,8 +19,8 @@ pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")  # NumPy under
 UNRELATED = [0.2 * 1.34**i for i in range(8)]
 NODES = torch.tensor([c_float(2.0 ** (i / 2)).value for i in range(between.NODES)], dtype=torch.float64)
 KEYS = 16384
-BOUND = {"sum": 5e-6, "entropy": 5e-5, "squares": 1e-4}
-"""Of Σw and Σw² relatively, of Σws / Σw in nats, for rows of so many keys; the worst rows of two kinds of keys are half off."""
+BOUND = {"sum": 3e-6, "entropy": 3e-5, "squares": 5e-5}
+"""Of Σw and Σw² relatively, of Σws / Σw in nats, for rows of so many keys."""
 
 
 def errors(logits, counts, ratios, mixture=None):
@@ -52,16 +52,16 @@ def test_sums_between_half_octaves_have_their_digits_whatever_the_logits(keys, o
     assert all(found[name] <= bound for name, bound in BOUND.items()), found
 
 
-def test_the_worst_rows_of_two_kinds_of_keys():
-    """One key, and up to all the others so far below that they weigh as much together."""
+def test_the_worst_rows():
+    """An error relative to a sum is a ratio of two sums over the keys: it is largest where there are two kinds of keys."""
     ratios = torch.exp2(torch.linspace(0.5, 3.5, 25, dtype=torch.float64))
     mixture, worst = between.mixture(ratios), dict.fromkeys(BOUND, 0.0)
-    for below in torch.linspace(0, 40, 161, dtype=torch.float64).tolist():
-        for count in (1, 16, 256, KEYS):
-            logits, counts = torch.tensor([0.0, -below]).double(), torch.tensor([1.0, count]).double()
+    for below in torch.linspace(0, 30, 121, dtype=torch.float64).tolist():
+        for one, other in ((1, 1), (1, 16), (1, 256), (1, KEYS), (16, 256), (16, KEYS), (256, KEYS)):
+            logits, counts = torch.tensor([0.0, -below]).double(), torch.tensor([one, other]).double()
             found = errors(logits, counts, ratios, mixture)
             worst = {name: max(worst[name], found[name].item()) for name in worst}
-    assert all(worst[name] <= bound / 2 for name, bound in BOUND.items()), worst
+    assert all(bound / 2 < worst[name] <= bound for name, bound in BOUND.items()), worst
 
 
 def test_nodes_reach_from_below_the_lowest_scale_to_twice_the_highest():
@@ -155,6 +155,21 @@ def test_rows_whose_weights_leave_float32_are_done_again(kind, device, monkeypat
             want = attention(*wide, scale=scale, stats=True, impl="reference", causal=kind == "window", **options).stats
             assert_same_statistics(got, want, budget=5e-5)
             torch.testing.assert_close(got.jacobian_trace.cpu(), want.jacobian_trace, rtol=1e-3, atol=0, equal_nan=True)
+
+
+@pytest.mark.usefixtures("small_tiles", "poisoned_memory")
+def test_a_sink_does_no_harm(device, monkeypatch):
+    """It is the largest by far in every row, and among the first keys: weights are not relative to it."""
+    q, k, v = (x.to(device) for x in SMALL.tensors(torch.float16))
+    q[..., 0], k[..., 0], k[:, :, 1, 0] = 1, 0, 50
+    flagged, real = [], many._launch
+    monkeypatch.setattr(many, "_launch", lambda *args: (flagged.append(bool(args[4].any())), real(*args))[1])
+    found = kernels.statistics_at(problem(q, k, v, scale=1.0), UNRELATED)
+    assert flagged == [False]
+    for scale, got in zip(UNRELATED, found, strict=True):
+        wide = (x.double().cpu() for x in (q, k, v))
+        want = attention(*wide, scale=scale, stats=True, impl="reference").stats
+        torch.testing.assert_close(got.jacobian_trace.cpu(), want.jacobian_trace, rtol=1e-3, atol=0)
 
 
 @pytest.mark.usefixtures("small_tiles")
