@@ -73,7 +73,11 @@ def test_a_scale_beyond_float32(scale, device):
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.float32], ids=["fast", "general"])
-@pytest.mark.parametrize("scales", [[1e-22, 1e22], [1e22, 2e22], [1e9, 3e9, 7e9]], ids=str)
+@pytest.mark.parametrize(
+    "scales",
+    [[1e-22, 1e22], [1e22, 2e22], [1e9, 3e9, 7e9], [1e9 * 1.3**i for i in range(8)]],
+    ids=lambda scales: f"{len(scales)} from {scales[0]}",
+)
 @pytest.mark.parametrize("largest", [0, 64], ids=["first", "in a whole block"])
 def test_scales_at_which_rounding_a_logit_leaves_over_more_than_weights_can_be(largest, scales, dtype, device):
     """Every key twice, some far larger: of a row's logits at such scales two are equal, all others far below."""

@@ -155,15 +155,16 @@ def test_logits_at_several_scales_differ_by_the_scale_alone(window, device):
             torch.testing.assert_close(getattr(high, name) / scale, getattr(low, name) / scales[0], rtol=1e-14, atol=0)
 
 
+@pytest.mark.parametrize("scales", [[0.1, 0.23, 0.7], [0.1 * 1.3**i for i in range(8)]], ids=["few", "between others"])
 @pytest.mark.parametrize("window", [None, 1000], ids=["plain", "window"])
 @pytest.mark.usefixtures("small_tiles")
-def test_a_row_that_meets_an_infinite_logit_is_broken_at_every_scale(window, device):
+def test_a_row_that_meets_an_infinite_logit_is_broken_at_every_scale(window, scales, device):
     q, k, v = (x.to(device) for x in Case("", 1, 1, queries=30, keys=40, dim=32, value_dim=32).tensors(torch.float16))
     q[:, :, 4:8], k[:, :, 35, 0] = q[:, :, 4:8].abs(), float("-inf")
     q[:, :, 12, 0] = 0  # 0 · ∞
-    for got in kernels.statistics_at(problem(q, k, v, scale=1.0, window=window), [0.1, 0.23, 0.7]):
+    for got in kernels.statistics_at(problem(q, k, v, scale=1.0, window=window), scales):
         assert got.invalid.all()
-    for got in kernels.statistics_at(problem(q, k, v, scale=1.0, window=window, causal=True), [0.1, 0.23, 0.7]):
+    for got in kernels.statistics_at(problem(q, k, v, scale=1.0, window=window, causal=True), scales):
         assert torch.equal(got.invalid.cpu(), (torch.arange(30) + 10 >= 35).expand_as(got.invalid))
 
 

@@ -126,7 +126,7 @@ def _keep_between(fields, first_key, broken, splits, split, n, at, inside, count
     # Where a key would be that is as heavy there as all that are summed up.
     level = (tl.log2(tl.where(last > 0, last, 1.0)) / ratios[NODES - 1]).to(tl.float64)
     by, below = weigh(-level, ratios, MADE, TWICE), level - top
-    values, slopes, bad = (), (), inside == 0
+    values, slopes, bad = (), (), (tl.abs(top) < float("inf")) == 0
     for j in tl.static_range(NODES):
         value, slope = tl.sum(sums[j], 1).to(tl.float64), tl.sum(crosses[j], 1)
         values, slopes = values + (value * by[j],), slopes + ((slope.to(tl.float64) - level * value) * by[j],)
