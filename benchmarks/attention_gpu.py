@@ -34,9 +34,11 @@ GRIDS = {
     "evenly spaced": [0.03 + 0.025 * i for i in range(8)],
     "unrelated": [0.03 * 1.34**i for i in range(8)],
     "up to 1": [2.0 ** ((i - 7) / 2) for i in range(8)],
+    "unrelated, up to 1": [1.34 ** (i - 7) for i in range(8)],
+    "a curve": [0.03 + 0.006 * i for i in range(32)],
 }
-"""Eight scales each; of the third none is the sum of two others, nor are two as far apart as another two; the last ones, half
-octaves too, are so high that rows freeze."""
+"""Scales; of the third ones none is the sum of two others, nor are two as far apart as another two; two grids are so high that
+rows freeze."""
 
 
 @dataclass(frozen=True)
@@ -110,8 +112,14 @@ def checked(x: Inputs) -> dict[tuple[str, str], tuple[Callable[[], object], dict
             for scale, got, part in zip(scales, every, some, strict=True):
                 wrong(numbers(got, pick), x.truth(few, scale))
                 wrong(numbers(part, lambda t: t[0, 0]), x.truth(x.rows, scale))
-            add(f"8 scales, {name}", "isotherm", lambda scales=scales: kernels.statistics_at(x.problem, scales), {}, {})
-            add(f"sampled, 8 scales, {name}", "isotherm",
+            add(
+                f"{len(scales)} scales, {name}",
+                "isotherm",
+                lambda scales=scales: kernels.statistics_at(x.problem, scales),
+                {},
+                {},
+            )
+            add(f"sampled, {len(scales)} scales, {name}", "isotherm",
                 lambda scales=scales: kernels.statistics_at(x.problem, scales, x.rows), {}, {})  # fmt: skip
         hot = replace(x.problem, scale=1.0)  # without 1/√d rows freeze: many are done again
         want, solution = x.truth(few, 1.0), kernels.solve(hot, stats=True)
