@@ -21,7 +21,6 @@ WAYS = {
     "of some rows": kernels.statistics,
     "several scales": lambda p, rows: kernels.statistics_at(p, [0.05, 0.1, 0.13, 0.2]),
     "several scales of some rows": lambda p, rows: kernels.statistics_at(p, [0.05, 0.1, 0.13, 0.2], rows),
-    "nine scales": lambda p, rows: kernels.statistics_at(p, [0.1 * i for i in range(1, 10)]),
     "between others": lambda p, rows: kernels.statistics_at(p, [0.1 * 1.27**i for i in range(9)], rows),
 }
 
