@@ -23,6 +23,10 @@ BOUND = {"sum": 3e-6, "entropy": 3e-5, "squares": 5e-5}
 """Of Σw and Σw² relatively, of Σws / Σw in nats, for rows of so many keys."""
 
 
+def mix(ratios):
+    return torch.from_numpy(between.mixture(ratios.numpy()))
+
+
 def errors(logits, counts, ratios, mixture=None):
     """Of sums over `counts` keys at each of these logits (exponents of 2 at the lowest node), known at the nodes alone."""
     weights = counts[:, None] * torch.exp2(logits[:, None] * NODES)
@@ -30,7 +34,7 @@ def errors(logits, counts, ratios, mixture=None):
     level = known[-1].log2() / NODES[-1]
     by = torch.exp2(-level * NODES)
     terms = torch.stack([known * by, (slopes - level * known) * by], 1)
-    value, slope, square = torch.einsum("ijqk,ij->qk", between.mixture(ratios) if mixture is None else mixture, terms)
+    value, slope, square = torch.einsum("ijqk,ij->qk", mix(ratios) if mixture is None else mixture, terms)
     wanted = counts[:, None] * torch.exp2((logits[:, None] - level) * ratios)
     total, cross = wanted.sum(0), (wanted * (logits[:, None] - level)).sum(0)
     squares = (counts[:, None] * torch.exp2(2 * (logits[:, None] - level) * ratios)).sum(0)
@@ -55,7 +59,7 @@ def test_sums_between_half_octaves_have_their_digits_whatever_the_logits(keys, o
 def test_the_worst_rows():
     """An error relative to a sum is a ratio of two sums over the keys: it is largest where there are two kinds of keys."""
     ratios = torch.exp2(torch.linspace(0.5, 3.5, 25, dtype=torch.float64))
-    mixture, worst = between.mixture(ratios), dict.fromkeys(BOUND, 0.0)
+    mixture, worst = mix(ratios), dict.fromkeys(BOUND, 0.0)
     for below in torch.linspace(0, 30, 121, dtype=torch.float64).tolist():
         for one, other in ((1, 1), (1, 16), (1, 256), (1, KEYS), (16, 256), (16, KEYS), (256, KEYS)):
             logits, counts = torch.tensor([0.0, -below]).double(), torch.tensor([one, other]).double()
@@ -186,6 +190,17 @@ def test_a_graph_that_is_captured_without_a_table_does_without(device, monkeypat
     check(SMALL, UNRELATED, device)
     assert tables == [UNRELATED] * 2
     assert list(between._in_graphs) == list(between._tables)  # and is not let go of
+
+
+def test_a_table_is_the_same_every_time(monkeypatch):
+    """To the last bit, wherever memory lies, and whatever device is the default."""
+    monkeypatch.setattr(between, "_tables", {})
+    first, held = between.table(UNRELATED, torch.device("cpu")), []
+    for size in range(1, 40):
+        between._tables.clear()
+        held.append(bytearray(7 * size))
+        with torch.device("meta"):
+            assert torch.equal(first, between.table(UNRELATED, torch.device("cpu")))
 
 
 def test_old_tables_are_let_go_of(monkeypatch):

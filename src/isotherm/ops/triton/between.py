@@ -11,8 +11,12 @@ from collections.abc import Sequence
 from ctypes import c_float
 from math import log
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
+
+Array = NDArray[np.float64]
 
 NODES = 10
 """Scales at which sums are known: half-octaves up to twice the highest scale, where Σw² is Σw, and down to one half-octave
@@ -56,8 +60,9 @@ def table(scales: Sequence[float], device: torch.device) -> Tensor:
         while len(_tables) >= MOST:
             _tables.pop(next(iter(_tables)), None)
         lowest = nodes(scales[-1])[0]
-        ratios = torch.tensor([scale / lowest for scale in scales], dtype=torch.float64)
-        found = _tables[key] = torch.cat([ratios[None], mixture(ratios).flatten(0, 2)]).to(device)
+        ratios = np.array([scale / lowest for scale in scales])
+        rows = np.concatenate([ratios[None], mixture(ratios).reshape(-1, len(ratios))])
+        found = _tables[key] = torch.from_numpy(rows).to(device)
     if _capturing(device):
         _in_graphs[key] = found  # which read it for as long as they live
     elif device.type == "cuda":
@@ -69,31 +74,32 @@ def _capturing(device: torch.device) -> bool:
     return device.type == "cuda" and torch.cuda.is_current_stream_capturing()
 
 
-def mixture(ratios: Tensor) -> Tensor:
+def mixture(ratios: Array) -> Array:
     """[NODES, 2, 3, scales]: of the sums at each node, what makes those at scales of these ratios to the lowest one."""
-    known = torch.tensor([c_float(2.0 ** (i / 2)).value for i in range(NODES)], dtype=torch.float64)
+    known = np.array([c_float(2.0 ** (i / 2)).value for i in range(NODES)])
     slope = _fit(ratios, known, slope=True) / (log(2) * ratios)
-    parts = torch.stack([_fit(ratios, known), slope, _fit(2 * ratios, known)], 1).unflatten(0, (2, NODES))
-    return torch.stack([parts[0], parts[1] * (log(2) * known)[:, None, None]], 1)
+    parts = np.stack([_fit(ratios, known), slope, _fit(2 * ratios, known)], 1).reshape(2, NODES, 3, len(ratios))
+    return np.stack([parts[0], parts[1] * (log(2) * known)[:, None, None]], 1)
 
 
-def _fit(scales: Tensor, known: Tensor, *, slope: bool = False) -> Tensor:
+def _fit(scales: Array, known: Array, *, slope: bool = False) -> Array:
     """[2 · NODES, scales]: how much of e^(bt), and of bt·e^(bt), at every known b makes e^(st), or st·e^(st) if `slope`.
 
     An error in a weight counts relative to the sum of the weights: that is at least 1, as the logits here are relative to the
     level where it is 1 at the highest node; and where all keys are at t, at least MANY · e^(st).
     """
-    t = -torch.cat([torch.zeros(1, dtype=known.dtype), torch.logspace(-3, 0, POINTS, dtype=known.dtype) * FARTHEST])
-    at, wanted = known * t[:, None], scales * t[:, None]
-    basis = torch.cat([at.exp(), at * at.exp()], 1)
-    weight = wanted.exp().clamp(min=1 / MANY)
-    # By Jensen's inequality the sum at a lower scale b is larger by MANY^(1 − b/s) at most.
-    grown = MANY ** (1 - known[:, None] / scales).clamp(min=0)
-    noise = NOISE * torch.cat([grown, 3 * grown])
-    rows = basis / weight.T[:, :, None] / len(t) ** 0.5
-    rows = torch.cat([rows, torch.diag_embed(noise.T)], 1)
-    goal = (wanted.exp() * (wanted if slope else 1) / weight).T / len(t) ** 0.5
-    goal = torch.cat([goal, torch.zeros(len(scales), len(noise), dtype=goal.dtype)], 1)
-    size = rows.norm(dim=1)
-    found: Tensor = torch.linalg.lstsq(rows / size[:, None], goal[..., None]).solution[..., 0] / size
-    return found.T
+    t = -np.concatenate([[0.0], np.logspace(-3, 0, POINTS) * FARTHEST])
+    at = np.multiply.outer(t, known)
+    basis = np.concatenate([np.exp(at), at * np.exp(at)], 1) / len(t) ** 0.5
+    found = []
+    for s in scales:
+        wanted = np.exp(s * t)
+        weight = np.maximum(wanted, 1 / MANY)
+        # By Jensen's inequality the sum at a lower scale b is larger by MANY^(1 − b/s) at most.
+        grown = MANY ** np.maximum(1 - known / s, 0)
+        rows = np.concatenate([basis / weight[:, None], NOISE * np.diag(np.concatenate([grown, 3 * grown]))])
+        goal = (s * t if slope else 1) * wanted / weight / len(t) ** 0.5
+        size = np.linalg.norm(rows, axis=0)
+        q, r = np.linalg.qr(rows / size)
+        found.append(np.linalg.solve(r, q[: len(t)].T @ goal) / size)
+    return np.stack(found, 1)
