@@ -1,8 +1,12 @@
 """Compiled kernels are found again by later processes, whichever kernel those use first."""
 
 import os
+import pkgutil
 import subprocess
 import sys
+
+from isotherm.ops import triton as kernels
+from isotherm.ops.triton import keys
 
 KEYS = """
 import pkgutil, sys
@@ -34,3 +38,9 @@ def test_keys_do_not_depend_on_which_kernel_is_used_first() -> None:
     forwards = _keys("forwards")
     assert "products_kernel.products " in forwards
     assert forwards == _keys("backwards")
+
+
+def test_every_kernel_is_asked_for() -> None:
+    there = {module.name for module in pkgutil.iter_modules(kernels.__path__) if module.name.endswith("_kernel")}
+    asked = {module.__name__.split(".")[-1] for module in keys.KERNELS}
+    assert there - asked == {"hopper_kernel"}

@@ -90,8 +90,7 @@ def products(q_desc, k_desc, fields, first_key, broken, flags, positions, parts,
         return
     b, h, hk = heads_of(head, hq, groups)
     rows = block * BM + tl.arange(0, BM)
-    inside = rows < queries
-    limit = tl.full([BM], 0, tl.int32) + (keys - 1)
+    inside, limit = rows < queries, tl.full([BM], 0, tl.int32) + (keys - 1)
     seen, whole = keys, keys // BN
     if CAUSAL:
         limit = tl.minimum(limit, tl.load(positions + tl.minimum(rows, queries - 1)).to(tl.int32))
@@ -102,8 +101,7 @@ def products(q_desc, k_desc, fields, first_key, broken, flags, positions, parts,
     q = q_desc.load([b, h, block * BM, 0]).reshape(BM, D)
     reference, sink = tl.zeros([BM], tl.float32), tl.zeros([BM], tl.float32)
     z = tl.zeros([BM, PAIRS], tl.float32)
-    top, sums, squares, crosses = no_sums(z, TWICE)
-    state = top, sums, squares, crosses, z, z
+    state = no_sums(z, TWICE) + (z, z)  # noqa: RUF005
     known = 0
     if CHUNKS:
         known = whole * BN // chunk * (chunk // BN)
@@ -136,8 +134,10 @@ def products(q_desc, k_desc, fields, first_key, broken, flags, positions, parts,
     sink, key = sink.to(tl.float64) * unit * factor, tl.zeros([BM], tl.int64)
     fine = keep(
         fields, first_key, broken, 1, 0, n, at, inside, count, mean, spread, peak, sink, key, (top, sums, squares, crosses),
-        unit, ratios, ratios_low, table, scales, largest, most, BETWEEN, MADE, TWICE,
+        unit, ratios, ratios_low, table, scales, BETWEEN, MADE, TWICE,
     )  # fmt: skip
+    if not BETWEEN:  # weights are too small only where the reference was set above all logits
+        fine = (fine | (largest > -most / 16)) & (tl.abs(largest) <= most)
     fine &= (blurred & (limit > 0)) == 0
     flag = tl.max(tl.where(fine | (some == 0) | (inside == 0), 0, 1), 0).to(tl.int8)
     tl.store(flags + head.to(tl.int64) * blocks + block, flag)

@@ -102,7 +102,7 @@ def scales(q_ptr, k_ptr, mask_ptr, positions, rows_ptr, flags, fields, first_key
     peak, first_s = peak.to(tl.float64), first_s.to(tl.float64)
     fine = keep(
         fields, first_key, broken, splits, split, n, at, inside, count, mean, m2, peak, first_s, key, state, unit, ratios,
-        ratios_low, table, wanted, peak, room, BETWEEN, MADE, TWICE,
+        ratios_low, table, wanted, BETWEEN, MADE, TWICE,
     )  # fmt: skip
     if BETWEEN:
         tl.store(flags, tl.max(tl.where(fine | (inside == 0), 0, 1), 0).to(tl.int8))

@@ -59,12 +59,11 @@ def add(t, ratios, sums, squares, crosses, MADE: tl.constexpr, TWICE: tl.constex
 
 @triton.jit
 def keep(fields, first_key, broken, splits, split, n, at, inside, count, mean, m2, peak, first_logit, key, state, unit,
-         ratios, ratios_low, table, scales, largest, most, BETWEEN: tl.constexpr, MADE: tl.constexpr,
-         TWICE: tl.constexpr):  # fmt: skip
+         ratios, ratios_low, table, scales, BETWEEN: tl.constexpr, MADE: tl.constexpr, TWICE: tl.constexpr):  # fmt: skip
     """The fields at every scale, of split `split`, from the lanes' sums and what the lowest scale has.
 
-    `unit` turns exponents at the lowest scale into nats; `largest` is of these, and `most` what it may be. Gives back which
-    rows are right.
+    `unit` turns exponents at the lowest scale into nats. Gives back in which rows the weights beside the largest are not too
+    small for float32; if BETWEEN, nor too large.
     """
     if BETWEEN:
         fine = _keep_between(
@@ -72,12 +71,10 @@ def keep(fields, first_key, broken, splits, split, n, at, inside, count, mean, m
             ratios, table, scales, MADE, TWICE,
         )  # fmt: skip
     else:
-        rest = _keep_each(
+        fine = _keep_each(
             fields, first_key, broken, splits, split, n, at, inside, count, mean, m2, peak, first_logit, key, state, unit,
             ratios, ratios_low, MADE, TWICE,
         )  # fmt: skip
-        # Where the reference was set above all logits, weights may be too small for float32.
-        fine = (tl.abs(largest) <= most) & ((largest > -most / 16) | (rest > LOST))
     return fine
 
 
@@ -93,7 +90,7 @@ def _together(some, state, ratios, MADE: tl.constexpr, TWICE: tl.constexpr):
 @triton.jit
 def _keep_each(fields, first_key, broken, splits, split, n, at, inside, count, mean, m2, peak, first_logit, key, state, unit,
                ratios, ratios_low, MADE: tl.constexpr, TWICE: tl.constexpr):  # fmt: skip
-    """At the scales of the sums. Gives back the sum of all but the largest weight at the highest."""
+    """At the scales of the sums."""
     HELP: tl.constexpr = len(MADE) - len(TWICE)
     some = count > 0
     top, sums, squares, crosses = _together(some, state, ratios, MADE, TWICE)
@@ -109,16 +106,13 @@ def _keep_each(fields, first_key, broken, splits, split, n, at, inside, count, m
             (cross.to(tl.float64) * w - double * rest) * unit * ratio, tl.where(some, first_logit * ratio, NOTHING),
             tl.where(some, key, NO_KEY), (tl.abs(cross) < float("inf")) == 0,
         )  # fmt: skip
-    return tl.sum(sums[len(TWICE) - 1], 1)
+    return tl.sum(sums[len(TWICE) - 1], 1) > LOST
 
 
 @triton.jit
 def _keep_between(fields, first_key, broken, splits, split, n, at, inside, count, mean, m2, peak, first_logit, key, state,
                   unit, ratios, table, scales, MADE: tl.constexpr, TWICE: tl.constexpr):  # fmt: skip
-    """At `scales` scales between those of the sums, as `table` says (`between.table`), eight after eight.
-
-    Gives back the rows whose weights are neither too small for float32 nor too large. The largest weight may be anything.
-    """
+    """At `scales` scales between those of the sums, as `table` says (`between.table`), eight after eight."""
     NODES: tl.constexpr = len(TWICE)
     some = count > 0
     top, sums, _, crosses = _together(some, state, ratios, MADE, TWICE)
