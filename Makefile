@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
 
-.PHONY: demo demo-train lab test lint bench test-gpu clean
+.PHONY: demo demo-train lab test lint bench test-gpu sanitize-gpu clean
 
 demo: $(READY)  ## the main job on its embedded default
 	@mkdir -p out
@@ -41,6 +41,9 @@ test-gpu: $(READY)  ## the same kernels on a CUDA device
 	@$(BIN)/python -c 'import torch; raise SystemExit(not torch.cuda.is_available())' || \
 		{ echo "make test-gpu needs a CUDA device and PyTorch finds none; make test runs the kernels without one." >&2; exit 2; }
 	@$(BIN)/python -m pytest -m gpu
+
+sanitize-gpu: $(READY)  ## every kernel under compute-sanitizer's memcheck and racecheck
+	@$(BIN)/python -m tests.ops.triton.sanitize
 
 clean:
 	rm -rf .venv .corpus .mypy_cache .ruff_cache .pytest_cache .hypothesis out

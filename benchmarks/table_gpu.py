@@ -53,12 +53,18 @@ EIGHT = {
         "the same, half-octaves up to 1, where rows freeze",
         "同上，相隔半个八度直到 1，行在那里被冻结",
     ),
+    "8 scales, unrelated, up to 1": ("the same, unrelated and up to 1", "同上，互不相关且直到 1"),
+    "32 scales, a curve": (
+        "a curve of 32 scales in one pass, against one scale",
+        "一遍算出 32 个缩放的曲线，对照一个缩放",
+    ),
     "sampled, 8 scales, half-octaves": (
         "256 rows at eight scales, half an octave apart, against one scale, n = 16,384",
         "256 行在八个相隔半个八度的缩放下，对照一个缩放，n = 16,384",
     ),
     "sampled, 8 scales, evenly spaced": ("the same, evenly spaced", "同上，等间隔"),
     "sampled, 8 scales, unrelated": ("the same, unrelated", "同上，互不相关"),
+    "sampled, 32 scales, a curve": ("the same, a curve of 32", "同上，32 个缩放的曲线"),
 }
 
 

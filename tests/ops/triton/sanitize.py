@@ -1,0 +1,268 @@
+"""Every kernel on small shapes under compute-sanitizer: no access out of bounds, no unordered one. `make sanitize-gpu`.
+
+Each part runs in a process of its own, first as it is, which compiles, then under memcheck and racecheck. Two faults are
+planted, and the tools have to find them. Races between kernels' own accesses fail the run; two kinds of report do not:
+- inside cuDNN's kernels, which the backward pass may call and which are not ours;
+- in `hopper`, on the bytes by which Triton's warp_specialize tells its partitions what to do. Its barrier for all warps stands
+  between every write and every read of them; racecheck loses track of it when partitions have barriers of their own (twenty
+  lines of Gluon show the same). Such accesses bear the line of the kernel's `def` or of its warp_specialize, and no other.
+"""
+
+import inspect
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+
+import torch
+import triton
+import triton.language as tl
+from triton.experimental import gluon
+from triton.experimental.gluon import language as gl
+
+from isotherm.ops import Problem, Visibility
+from isotherm.ops import triton as kernels
+from isotherm.ops.triton import attend, dense, hopper_kernel
+
+TOOLS = ("memcheck", "racecheck")
+DONE = "part done"
+PATIENCE = 900  # seconds a part may take
+GRIDS = ([0.03 * 2 ** (i / 2) for i in range(8)], [0.03 * 1.34**i for i in range(8)], [1.0, 0.5])
+
+
+def problem(
+    d, queries, keys, causal=False, *, dtype=torch.bfloat16, dv=None, scale=None, mask=(), bias=False, **options
+):
+    """Two heads of queries to one of keys; `mask` is a mask's shape but for the keys."""
+    g = torch.Generator("cuda").manual_seed(1)
+
+    def draw(*size):
+        return torch.randn(size, generator=g, device="cuda").to(dtype)
+
+    q, k, v = draw(1, 2, queries, d), draw(1, 1, keys, d), draw(1, 1, keys, dv or d)
+    allowed = torch.rand(*mask, keys, generator=g, device="cuda") > 0.3 if mask else None
+    positions = torch.arange(keys - queries, keys, device="cuda")
+    visible = Visibility(positions, keys, causal, options.pop("window", None), allowed)
+    return Problem(q, k, v, visible, scale or d**-0.5, draw(1, 2, queries, keys) if bias else None, **options)
+
+
+def every(x: Problem, *, gradients: bool = True) -> None:
+    """All that can be asked of a problem: anew, and as a call like one before."""
+    rows = torch.arange(0, x.q.shape[2], 5, device="cuda")
+    for _ in range(2):
+        kernels.solve(x, stats=True)
+        kernels.solve(x, stats=False)
+        for some in (None, rows):
+            kernels.statistics(x, some)
+            for grid in GRIDS:
+                kernels.statistics_at(x, grid, some)
+    for deterministic in (True, False) if gradients else ():
+        torch.use_deterministic_algorithms(deterministic)
+        q, k, v = (y.detach().clone().requires_grad_() for y in (x.q, x.k, x.v))
+        kernels.solve(replace(x, q=q, k=k, v=v), stats=True).output.sum().backward()
+    torch.use_deterministic_algorithms(False)
+
+
+def fast(d: int) -> None:
+    """The kernels for whole rows without extras; at a scale of 3 rows freeze and are done again."""
+    for causal in (False, True):
+        every(problem(d, 143, 167, causal), gradients=d > 32)
+        every(problem(d, 70, 70, causal, scale=3.0), gradients=False)
+
+
+def with_sums(d: int) -> None:
+    """The same with sums of the keys, which only long rows have otherwise."""
+    dense.LONG = dense.LONGER = dense.LONGEST = 0
+    dense.LEAST_CHUNKS = 2
+    for causal in (False, True):
+        every(problem(d, 700, 777, causal, scale=1.0), gradients=False)
+
+
+def split(d: int) -> None:
+    """Keys of few rows split over programs."""
+    attend.LEAST_SPLIT = 64
+    every(problem(d, 40, 391, True), gradients=False)
+
+
+def staying() -> None:
+    """The programs that stay, which only large problems have otherwise."""
+    dense.LONG = dense.LONGER = dense.LONGEST = 0
+    dense.LEAST_CHUNKS = 2
+    dense.persistent = lambda call: True
+    for causal in (False, True):
+        for queries, keys in ((143, 300), (300, 777), (640, 640)):
+            kernels.solve(problem(128, queries, keys, causal), stats=True)
+
+
+def general(*size, **options) -> None:
+    """The general kernel."""
+    every(problem(*size, **options))
+
+
+@triton.jit
+def _beyond(x, y, n, BLOCK: tl.constexpr):
+    i = tl.arange(0, BLOCK)
+    tl.store(y + i, tl.load(x + i, mask=i <= n, other=0.0), mask=i < n)
+
+
+def planted_read() -> None:
+    """Reads one element beyond a tensor."""
+    x, y = torch.zeros(1000, device="cuda"), torch.zeros(1000, device="cuda")
+    _beyond[(1,)](x, y, 1000, BLOCK=1024)
+
+
+@gluon.jit
+def _put(shared, out):
+    layout: gl.constexpr = gl.BlockedLayout([4], [32], [4], [0])
+    shared.store(gl.arange(0, 512, layout))
+
+
+@gluon.jit
+def _take(shared, out):
+    layout: gl.constexpr = gl.BlockedLayout([4], [32], [4], [0])
+    gl.store(out + gl.arange(0, 512, layout), shared.load(layout))
+
+
+@gluon.jit
+def _unordered(out):
+    shared = gl.allocate_shared_memory(gl.int32, [512], gl.SwizzledSharedLayout(1, 1, 1, [0]))
+    gl.warp_specialize([(_put, (shared, out)), (_take, (shared, out))], [4], [64])
+
+
+def planted_race() -> None:
+    """One partition writes what another reads, and nothing orders them."""
+    _unordered[(4,)](torch.zeros(512, dtype=torch.int32, device="cuda"), num_warps=4)
+
+
+PARTS: dict[str, Callable[[], None]] = {
+    **{f"fast kernels, d {d}": partial(fast, d) for d in (32, 64, 128)},
+    **{f"sums of the keys, d {d}": partial(with_sums, d) for d in (64, 128)},
+    **{f"split keys, d {d}": partial(split, d) for d in (64, 80, 128)},
+    "programs that stay": staying,
+    "window": partial(general, 64, 67, 143, True, window=20),
+    "padding and bias": partial(general, 80, 67, 67, mask=(1, 1, 1), bias=True),
+    "a mask for every row": partial(general, 64, 67, 91, mask=(1, 1, 67)),
+    "soft cap, Dv ≠ D": partial(general, 40, 67, 67, True, softcap=20.0, dv=64),
+    "float32": partial(general, 64, 67, 67, True, dtype=torch.float32),
+    "float32 and bias": partial(general, 128, 33, 67, dtype=torch.float32, bias=True),
+    "float16, d 256": partial(general, 256, 33, 67, True, dtype=torch.float16),
+}
+PLANTED = {"memcheck": ("a planted read out of bounds", planted_read), "racecheck": ("a planted race", planted_race)}
+HOPPER_ONLY = {"programs that stay", "a planted race"}
+
+
+@dataclass(frozen=True)
+class Access:
+    """One side of a race: the kernel, and the line of source where that is known."""
+
+    kernel: str
+    file: str | None
+    line: int | None
+
+
+def races(report: str) -> list[list[Access]]:
+    """The races of a racecheck report, each with all its accesses."""
+    found: list[list[Access]] = []
+    for line in report.splitlines():
+        if access := re.search(r"(?:Read|Write) access at (.+?)\+0x[0-9a-f]+(?: in (\S+):(\d+))?", line):
+            if "reported between" in line:
+                found.append([])
+            kernel, file, number = access.groups()
+            found[-1].append(Access(kernel, file, int(number) if number else None))
+    return found
+
+
+def signals() -> frozenset[int]:
+    """The lines that warp_specialize's own accesses bear in `hopper_kernel`."""
+    text, first = inspect.getsourcelines(hopper_kernel.hopper.fn)
+    head = next(i for i, line in enumerate(text) if line.startswith("def "))
+    call = next(i for i, line in enumerate(text) if "gl.warp_specialize(" in line)
+    return frozenset({first + head, first + call})
+
+
+def excused(race: list[Access]) -> bool:
+    """Whether a race is one of the two kinds that are not ours."""
+    if all(access.kernel.startswith("cudnn_") for access in race):
+        return True
+    here, lines = Path(hopper_kernel.__file__).name, signals()
+    return all(access.kernel == "hopper" and access.file == here and access.line in lines for access in race)
+
+
+def verdict(tool: str, report: str) -> str:
+    """What is wrong by a report, in words that begin with a number where a fault was found; nothing if it is clean."""
+    total = re.search(r"SUMMARY: (\d+) (?:error|hazard)", report)
+    found = races(report)
+    if tool == "memcheck" and total and total[1] != "0":
+        return f"{total[1]} errors"
+    if ours := [race for race in found if not excused(race)]:
+        return f"{len(ours)} races, the first in {ours[0]}"
+    if DONE not in report:
+        return "did not finish: " + (report.strip().splitlines() or ["no output"])[-1]
+    if not total or (tool == "racecheck" and int(total[1]) != len(found)):
+        return f"a summary that does not fit: {total and total[0]}, {len(found)} races read"
+    return ""
+
+
+def ran(part: str, *before: str) -> str:
+    """What a part prints in a process of its own."""
+    command = [*before, sys.executable, "-m", __spec__.name, part]
+    # Else a read past a tensor is one into memory that PyTorch keeps; and cuBLAS wants to be told before it is deterministic.
+    wanted = {"PYTORCH_NO_CUDA_MEMORY_CACHING": "1", "CUBLAS_WORKSPACE_CONFIG": ":4096:8"}
+    environment = {**os.environ, **wanted}
+    try:
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=PATIENCE, check=False)
+    except subprocess.TimeoutExpired:
+        return f"stopped after {PATIENCE} s"
+    return done.stdout + done.stderr
+
+
+def examined(sanitizer: str) -> int:
+    """All parts under both tools; how many are not as they should be."""
+    skipped = set() if torch.cuda.get_device_capability()[0] == 9 else HOPPER_ONLY
+    names = [name for name in [*(name for name, _ in PLANTED.values()), *PARTS] if name not in skipped]
+    for name in skipped:
+        print(f"{name}: only on Hopper, left out")
+    jobs = [(tool, name) for name in names for tool in TOOLS if name in PARTS or PLANTED[tool][0] == name]
+    wrong = 0
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        print(f"== compiling {len(names)} parts", flush=True)
+        list(pool.map(ran, names))
+        print(f"== {sanitizer}", flush=True)
+        reports = pool.map(lambda job: ran(job[1], sanitizer, "--tool", job[0]), jobs)
+        for (tool, name), report in zip(jobs, reports, strict=True):
+            said = verdict(tool, report)
+            bad = bool(said) if name in PARTS else not said[:1].isdigit()
+            wrong += bad
+            excuses = len(races(report)) if tool == "racecheck" and not said else 0
+            note = f" (not ours: {excuses})" if excuses else ""
+            print(f"{'FAILED' if bad else 'ok':6}  {tool:9}  {name}: {said or 'clean'}{note}", flush=True)
+    return wrong
+
+
+def main(arguments: list[str]) -> int:
+    """One part, or all of them under the tools."""
+    if not torch.cuda.is_available():
+        print("make sanitize-gpu needs a CUDA device and PyTorch finds none.", file=sys.stderr)
+        return 2
+    if arguments:
+        {**PARTS, **dict(PLANTED.values())}[arguments[0]]()
+        torch.cuda.synchronize()
+        print(DONE, flush=True)
+        return 0
+    sanitizer = shutil.which("compute-sanitizer") or shutil.which("compute-sanitizer", path="/usr/local/cuda/bin")
+    if not sanitizer:
+        print("make sanitize-gpu needs compute-sanitizer, of the CUDA toolkit, on PATH.", file=sys.stderr)
+        return 2
+    wrong = examined(sanitizer)
+    print("all as it should be" if not wrong else f"{wrong} not as they should be")
+    return bool(wrong)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main(sys.argv[1:]))
