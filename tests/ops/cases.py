@@ -90,10 +90,10 @@ CASES = [
 ]
 
 
-def problem(q, k, v, *, scale, causal=False, window=None, mask=None, bias=None):
+def problem(q, k, v, *, scale, causal=False, window=None, mask=None, bias=None, softcap=None):
     """What a kernel is asked, the last query seeing the last key."""
     positions = torch.arange(q.shape[2], device=q.device) + k.shape[2] - q.shape[2]
-    return Problem(q, k, v, Visibility(positions, k.shape[2], causal, window, mask), scale, bias)
+    return Problem(q, k, v, Visibility(positions, k.shape[2], causal, window, mask), scale, bias, softcap)
 
 
 def assert_same(got, want, budget=1e-11):

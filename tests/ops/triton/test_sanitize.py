@@ -2,7 +2,8 @@
 
 import pytest
 
-from tests.ops.triton.sanitize import DONE, PARTS, PLANTED, Access, races, signals, verdict
+from tests.ops.triton import sanitize
+from tests.ops.triton.sanitize import DONE, PARTS, Access, races, signals, verdict
 
 HEAD, CALL = sorted(signals())
 CUDNN = """\
@@ -66,5 +67,65 @@ def test_accesses_are_read_with_their_lines():
     assert [len(race) for race in races(CUDNN + "\n" + SIGNAL)] == [2, 3]
 
 
-def test_names_are_told_apart():
-    assert not set(PARTS) & {name for name, _ in PLANTED.values()}
+MEMORY = {0: f"{DONE}\n========= ERROR SUMMARY: 0 errors", 1: "========= ERROR SUMMARY: 1 error"}
+
+
+@pytest.fixture
+def machine(monkeypatch, tmp_path):
+    """One with a GPU, where parts say what a test has them say; and which ran under a tool."""
+    said, asked = {}, []
+
+    def ran(name, *before):
+        asked.append((before[2], name) if before else name)
+        if not before:
+            return DONE
+        sound = PARTS[name].sound
+        clean = MEMORY[not sound] if before[2] == "memcheck" else racecheck(*(() if sound else (OURS,)))
+        return said.get((before[2], name), clean)
+
+    monkeypatch.setattr(sanitize, "ran", ran)
+    monkeypatch.setattr(sanitize, "REPORTS", tmp_path / "reports")
+    monkeypatch.setattr(sanitize.torch.cuda, "get_device_capability", lambda: (9, 0))
+    return said, asked
+
+
+def test_every_part_runs_once_and_then_under_its_tools(machine, capsys, tmp_path):
+    _, asked = machine
+    assert sanitize.examined("compute-sanitizer") == 0
+    compiled, checked = asked[: len(PARTS)], asked[len(PARTS) :]
+    assert sorted(compiled) == sorted(PARTS)
+    assert sorted(checked) == sorted((tool, name) for name, part in PARTS.items() for tool in part.tools)
+    assert "FAILED" not in capsys.readouterr().out
+    assert not (tmp_path / "reports").exists()
+
+
+@pytest.mark.parametrize(
+    ("tool", "name", "report"),
+    [
+        ("memcheck", "window", MEMORY[1]),
+        ("racecheck", "float32", racecheck(OURS)),
+        ("racecheck", "programs that stay", racecheck(SIGNAL).replace(DONE, "stopped after 900 s")),
+        ("memcheck", "a planted read out of bounds", MEMORY[0]),
+        ("memcheck", "a planted read out of bounds", "ImportError"),
+        ("racecheck", "a planted race", racecheck()),
+    ],
+)
+def test_what_is_not_as_it_should_be_fails_and_is_kept(tool, name, report, machine, capsys, tmp_path):
+    """A fault of ours, a part that stops, a planted fault that no tool finds."""
+    machine[0][tool, name] = report
+    assert sanitize.examined("compute-sanitizer") == 1
+    (failed,) = (line for line in capsys.readouterr().out.splitlines() if line.startswith("FAILED"))
+    assert tool in failed
+    assert name in failed
+    (kept,) = (tmp_path / "reports").iterdir()
+    assert kept.read_text(encoding="utf-8") == report
+
+
+def test_other_gpus_leave_out_what_needs_hopper(machine, monkeypatch, capsys):
+    monkeypatch.setattr(sanitize.torch.cuda, "get_device_capability", lambda: (8, 0))
+    assert sanitize.examined("compute-sanitizer") == 0
+    left = {name for name, part in PARTS.items() if part.hopper}
+    assert left == {"programs that stay", "a planted race"}
+    assert {name for name in machine[1] if isinstance(name, str)} == set(PARTS) - left
+    printed = capsys.readouterr().out
+    assert all(f"Hopper: {name}" in printed for name in left)
