@@ -21,12 +21,11 @@ from torch import nn
 
 from attention_cpu import THREADS, current_mib, peak_mib, provenance, reset_peak
 from isotherm import check
-from isotherm.checkup import Options
 from isotherm.checkup.batch import make_batch, read_text
 from isotherm.checkup.load import Loading, load
 
 HERE = Path(__file__).parent
-BARE = Options(what_if=(), compare=False)
+BARE = {"what_if": (), "compare": False, "detail": False}
 
 
 def minilm() -> tuple[nn.Module, dict[str, Any]]:
@@ -90,7 +89,7 @@ def materialised(model: Any, batch: dict[str, Any]) -> None:
 
 def bare(model: nn.Module, batch: dict[str, Any]) -> None:
     """The check-up with exact statistics, before what-if and the comparison of implementations."""
-    check(model, batch, options=BARE)
+    check(model, batch, **BARE)
 
 
 def whole(model: nn.Module, batch: dict[str, Any]) -> None:

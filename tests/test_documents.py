@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from isotherm.health import CODES
+from isotherm.checkup import CODES
 from isotherm.record import check
 
 ROOT = Path(__file__).parent.parent

@@ -6,14 +6,14 @@
 >>> out.stats.summary("jacobian_trace").p50.shape
 torch.Size([4])
 
-Names are loaded when first used, so `import isotherm` is quick and pulls in nothing heavy.
+Names are loaded when they are first used, so `import isotherm` is quick and does not import torch.
 """
 
 from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from isotherm import errors, ops, scale, softmax, stats, theory
+    from isotherm import errors, models, ops, probe, scale, softmax, stats, theory
     from isotherm.checkup import Report, check
     from isotherm.ops import AttentionResult, attention
     from isotherm.stats import RowStats, Summary
@@ -28,7 +28,9 @@ __all__ = [
     "attention",
     "check",
     "errors",
+    "models",
     "ops",
+    "probe",
     "scale",
     "softmax",
     "stats",

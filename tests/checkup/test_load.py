@@ -89,7 +89,7 @@ def test_no_such_folder(spec):
 
 def test_a_hub_name_that_cannot_be_reached(monkeypatch):
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
-    with pytest.raises(InputError, match=r"nobody/nothing: no such folder, and no model of that name could be had"):
+    with pytest.raises(InputError, match=r"nobody/nothing: no such folder, and no model of that name could be fetched"):
         load("nobody/nothing", Loading())
 
 

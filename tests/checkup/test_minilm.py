@@ -5,7 +5,6 @@ import pytest
 import torch
 
 import isotherm
-from isotherm.checkup import Options
 from isotherm.checkup.batch import make_batch, read_text
 from isotherm.checkup.load import Loading, load
 
@@ -76,7 +75,7 @@ def test_what_if_is_what_the_model_would_do(report, loaded, batch):
     model = copy.deepcopy(loaded.model)
     attention = model.encoder.layer[0].attention.self
     attention.scaling = 1.0
-    changed = isotherm.check(model, batch, options=Options(what_if=(), compare=False))
+    changed = isotherm.check(model, batch, what_if=(), compare=False)
     replayed = next(what for what in report.what_if if what.rule == "none").layers[0]
     heads = [head.max_logit for head in changed.layers[0].head_stats]
     assert replayed.max_logit == pytest.approx(max(heads), rel=1e-5)
@@ -90,7 +89,7 @@ def test_one_heads_query_weights_times_thirty(loaded, batch):
         query = model.encoder.layer[3].attention.self.query
         query.weight[5 * 32 : 6 * 32] *= 30
         query.bias[5 * 32 : 6 * 32] *= 30
-    found = isotherm.check(model, batch, options=Options(what_if=(), compare=False)).findings
+    found = isotherm.check(model, batch, what_if=(), compare=False).findings
     assert ("logits-large", 3, 5) in [(f.code, f.layer, f.head) for f in found]
     assert {f.layer for f in found} == {3}
 
@@ -101,12 +100,12 @@ def test_nan_in_one_head(loaded, batch):
     model = copy.deepcopy(loaded.model)
     with torch.no_grad():
         model.encoder.layer[5].attention.self.key.bias[7 * 32] = torch.nan
-    found = isotherm.check(model, batch, options=Options(what_if=(), compare=False)).findings
+    found = isotherm.check(model, batch, what_if=(), compare=False).findings
     assert [(f.code, f.layer, f.head) for f in found] == [("invalid-values", 5, 7)]
 
 
 def test_sampled_rows_say_so(loaded, batch, report):
-    sampled = isotherm.check(loaded.model, batch, options=Options(what_if=(), compare=False, rows=64))
+    sampled = isotherm.check(loaded.model, batch, what_if=(), compare=False, rows=64)
     head, whole = sampled.layers[2].head_stats[4], report.layers[2].head_stats[4]
     assert (head.label, head.rows) == ("sampled", 64)
     assert head.entropy.mean == pytest.approx(whole.entropy.mean, abs=0.3)

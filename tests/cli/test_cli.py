@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from isotherm.cli import program, run
+from isotherm.cli import VERBS, run
 
 
 def call(capsys, *arguments):
@@ -33,9 +33,7 @@ def test_help_loads_nothing_heavy():
     subprocess.run([sys.executable, "-c", code], check=True, capture_output=True)
 
 
-@pytest.mark.parametrize(
-    "verb", [[], *([name] for name in program.commands)], ids=lambda words: words[0] if words else "program"
-)
+@pytest.mark.parametrize("verb", [[], *([name] for name in VERBS)], ids=lambda words: words[0] if words else "program")
 @pytest.mark.parametrize("place", ["before", "after"])
 def test_help_is_in_both_languages(capsys, verb, place):
     language = ["--lang", "zh"]

@@ -4,12 +4,11 @@ import pytest
 import torch
 
 import isotherm
-from isotherm.checkup import Options
 from isotherm.models import build
 
 from .small import SHAPE, ids
 
-PLAIN = Options(what_if=(), compare=False)
+PLAIN = {"what_if": (), "compare": False}
 SOURCE, TARGET = ids(2, 19, padded=4), ids(2, 17, seed=2)
 
 
@@ -18,7 +17,7 @@ def checked(kind: str, rule: str | None):
     model = build(kind, SHAPE, rule)
     given = (SOURCE, TARGET) if kind in ("transformer", "recurrent") else (SOURCE,)
     before = model(*given)
-    report = isotherm.check(model, given, options=PLAIN)
+    report = isotherm.check(model, given, **PLAIN)
     assert torch.equal(model(*given), before)
     return report
 

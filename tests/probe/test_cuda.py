@@ -6,7 +6,6 @@ from torch import nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 import isotherm
-from isotherm.checkup import Options
 from isotherm.probe import probe
 from tests.probe.architectures import TRANSFORMERS, build
 
@@ -52,17 +51,17 @@ def test_outputs_are_bit_identical_and_every_call_is_seen(name, dtype):
 @pytest.mark.parametrize("name", NAMES)
 def test_a_stock_architecture_raises_no_alarm(name):
     model, batch = on_gpu(name, torch.bfloat16)
-    report = isotherm.check(model, batch, options=Options(what_if=()))
+    report = isotherm.check(model, batch, what_if=())
     assert [f.code for f in report.findings if f.code in ("scale-mismatch", "implementations-disagree")] == []
 
 
 @pytest.mark.parametrize("backend", ["FLASH_ATTENTION", "CUDNN_ATTENTION"])
 def test_statistics_under_each_kernel_are_those_of_the_cpu(backend):
     model, batch = build("llama", attention="sdpa")
-    expected = isotherm.check(model, batch, options=Options(what_if=(), compare=False))
+    expected = isotherm.check(model, batch, what_if=(), compare=False)
     model, batch = on_gpu("llama", torch.bfloat16)
     with sdpa_kernel(getattr(SDPBackend, backend)):
-        got = isotherm.check(model, batch, options=Options(what_if=(), compare=False))
+        got = isotherm.check(model, batch, what_if=(), compare=False)
     for one, other in zip(expected.layers, got.layers, strict=True):
         assert other.scale.agrees
         for a, b in zip(one.head_stats, other.head_stats, strict=True):

@@ -2,37 +2,39 @@
 
 import html
 import json
-from functools import cached_property
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from torch import nn
 
-from isotherm.health import Batch, Examination, Options, Progress, complete, examine
+from isotherm.checkup.examine import Progress, examine
+from isotherm.checkup.measure import Batch
 from isotherm.language import Language, Text, current
 from isotherm.record import CheckRecord, Finding, Layer, WhatIf, to_plain
+from isotherm.scale import Rule
+from isotherm.stats import RowStats
 
-__all__ = ["Options", "Report", "check"]
+__all__ = ["Report", "check"]
+
+WHAT_IF = ("none", "1/d", "x0.5", "x2")
+"""The rules that a check-up replays unless told otherwise."""
 
 
 class Report:
-    """What a check-up found. `record` is all of it as plain data; a notebook shows it as a page.
+    """What a check-up found. A notebook shows it as a page.
 
-    `rows` are the statistics of every single softmax row, a `RowStats` [B, Hq, T] for each layer.
+    `record` is all of it as plain data. `rows` holds the statistics of every softmax row: one `RowStats` [B, Hq, T] for
+    each layer.
     """
 
-    def __init__(self, examination: Examination) -> None:
-        self._measured, self.rows = examination.record, examination.rows
-
-    @cached_property
-    def record(self) -> CheckRecord:
-        """Everything, with theory's prediction beside each head's measurement."""
-        return complete(self._measured, self.rows)
+    def __init__(self, record: CheckRecord, rows: tuple[RowStats, ...]) -> None:
+        self.record, self.rows = record, rows
 
     @property
     def findings(self) -> tuple[Finding, ...]:
-        """What a person should act on, the gravest first."""
-        return self._measured.findings
+        """What a person should act on, gravest first."""
+        return self.record.findings
 
     @property
     def layers(self) -> tuple[Layer, ...]:
@@ -42,20 +44,20 @@ class Report:
     @property
     def what_if(self) -> tuple[WhatIf, ...]:
         """The layers replayed under other rules."""
-        return self._measured.what_if
+        return self.record.what_if
 
     @property
     def healthy(self) -> bool:
-        """No error and no warning."""
+        """True if there is no error and no warning."""
         return all(finding.severity == "note" for finding in self.findings)
 
     def to_dict(self) -> dict[str, Any]:
-        """As JSON's types."""
+        """The record in JSON's types."""
         plain: dict[str, Any] = to_plain(self.record)
         return plain
 
     def to_json(self, path: str | Path | None = None) -> str:
-        """As a JSON document; written to `path` too, if given, whole or not at all."""
+        """The record as a JSON document. With `path`, also write it there, whole or not at all."""
         from isotherm.report.files import write_atomically
 
         text = json.dumps(self.to_dict(), ensure_ascii=False, indent=1)
@@ -64,7 +66,7 @@ class Report:
         return text
 
     def to_html(self, path: str | Path, language: Language | None = None) -> Path:
-        """One self-contained page."""
+        """Write one self-contained page."""
         from isotherm.report.html import write_html
 
         write_html(self.record, Path(path), language or current())
@@ -83,16 +85,20 @@ class Report:
         return f'<iframe srcdoc="{page}" style="width:100%;height:720px;border:0" sandbox="allow-scripts"></iframe>'
 
     def __repr__(self) -> str:
-        record, words = self._measured, Text("{heads} heads, {findings} findings", "{heads} 个头，{findings} 项发现")
-        heads = sum(layer.heads for layer in record.layers)
-        return f"<Report {record.model.name}: {words.format(heads=heads, findings=len(record.findings))}>"
+        words = Text("{heads} heads, {findings} findings", "{heads} 个头，{findings} 项发现")
+        heads = sum(layer.heads for layer in self.layers)
+        return f"<Report {self.record.model.name}: {words.format(heads=heads, findings=len(self.findings))}>"
 
 
 def check(
     model: nn.Module,
     batch: Batch,
     *,
-    options: Options | None = None,
+    what_if: Sequence[str | Rule] = WHAT_IF,
+    compare: bool = True,
+    rows: int | None = None,
+    context: int | None = None,
+    detail: bool = True,
     name: str | None = None,
     origin: str = "python",
     progress: Progress = lambda _what, _done: None,
@@ -102,8 +108,27 @@ def check(
     `batch` is a dict of keyword arguments, a sequence of positional ones, or one tensor. The model runs as it is
     (train or eval), and is left bit for bit as it was found.
 
-    >>> report = check(model, {"input_ids": ids})          # doctest: +SKIP
+    - `what_if`: rules to replay the layers under, as objects or as `isotherm rules` writes them. `()` replays none.
+    - `compare`: run the model under its other attention implementations too, and compare.
+    - `rows`: measure this many rows of each head instead of all.
+    - `context`: predict what a context of this many keys would do to the entropy.
+    - `detail`: add each head's histograms, profiles and predicted values to the record.
+    - `name`, `origin`: how the report names the model and where its weights came from.
+    - `progress`: called with a sentence and the fraction done.
+
+    >>> report = check(model, {"input_ids": ids}, what_if=["none"])          # doctest: +SKIP
     >>> report.findings, report.layers[0].head_stats[3].jacobian_trace.p50       # doctest: +SKIP
     """
-    made = name or type(model).__name__
-    return Report(examine(model, batch, options or Options(), name=made, origin=origin, progress=progress))
+    record, measured = examine(
+        model,
+        batch,
+        what_if=what_if,
+        compare=compare,
+        rows=rows,
+        context=context,
+        detail=detail,
+        name=name or type(model).__name__,
+        origin=origin,
+        progress=progress,
+    )
+    return Report(record, measured)

@@ -1,4 +1,4 @@
-"""Something for the model to look at: text, a picture or a sound, as its first layer expects."""
+"""Make a batch for a model: text, a picture or a sound, in the form its first layer expects."""
 
 import sys
 from math import pi
@@ -25,7 +25,7 @@ TOKENIZER_FILES = (
 
 
 def read_text(source: str | None) -> str:
-    """A file's text, standard input's ("-"), or our own passage."""
+    """Read a file, standard input ("-"), or the built-in passage (None)."""
     if source is None:
         return PASSAGE
     name = Text("standard input", "标准输入") if source == "-" else source
@@ -44,7 +44,7 @@ def read_text(source: str | None) -> str:
 
 
 def make_batch(loaded: Loaded, text: str, tokens: int) -> dict[str, Any]:
-    """Keyword arguments for the model: what its `main_input_name` and configuration ask for."""
+    """Keyword arguments for the model, by its `main_input_name` and configuration."""
     model = loaded.model
     wanted = str(getattr(model, "main_input_name", "input_ids"))
     config = getattr(model, "config", None)
@@ -59,7 +59,7 @@ def make_batch(loaded: Loaded, text: str, tokens: int) -> dict[str, Any]:
     elif wanted in ("input_features", "input_values"):
         batch = {wanted: sound(config, spectrum=wanted == "input_features")}
     else:
-        why = Text("takes {wanted}, which cannot be made up; give a batch", "需要 {wanted}，无法自动生成；请提供批次")
+        why = Text("takes {wanted}, which cannot be generated; pass a batch", "需要 {wanted}，无法自动生成；请提供批次")
         raise InputError(loaded.name, why.format(wanted=wanted))
     if getattr(config, "is_encoder_decoder", False):
         batch["decoder_input_ids"] = _decoder_tokens(batch, config)
@@ -87,7 +87,7 @@ def _tokenizer(loaded: Loaded) -> Any:
 
     where = loaded.folder or loaded.name
     if Path(where).is_dir() and not any((Path(where) / name).exists() for name in TOKENIZER_FILES):
-        # transformers would make an empty tokenizer of the right class, and call everything unknown
+        # transformers would make an empty tokenizer of the right class, for which every word is unknown
         expected = ", ".join(TOKENIZER_FILES)
         raise InputError(
             loaded.name, Text("no tokenizer ({expected})", "没有分词器（{expected}）").format(expected=expected)
@@ -97,7 +97,7 @@ def _tokenizer(loaded: Loaded) -> Any:
             return transformers.AutoTokenizer.from_pretrained(where, local_files_only=Path(where).is_dir())
     except Exception as error:
         said = " ".join(str(error).split())[:160]
-        why = Text("no tokenizer to be had ({said})", "没有可用的分词器（{said}）").format(said=said)
+        why = Text("no tokenizer could be loaded ({said})", "没有可用的分词器（{said}）").format(said=said)
         raise InputError(loaded.name, why) from error
 
 
@@ -124,7 +124,7 @@ def _decoder_tokens(batch: dict[str, Tensor], config: Any) -> Tensor:
 
 
 def picture(config: Any) -> Tensor:
-    """A smooth picture with an edge and some grain, [1, C, H, W], near zero mean and unit variance."""
+    """A smooth picture [1, C, H, W] with an edge and some noise, normalised to mean 0 and variance 1."""
     size = getattr(config, "image_size", 224)
     height, width = (size, size) if isinstance(size, int) else tuple(size)[:2]
     y, x = torch.meshgrid(torch.linspace(0, 1, height), torch.linspace(0, 1, width), indexing="ij")

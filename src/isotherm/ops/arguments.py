@@ -1,4 +1,4 @@
-"""Each argument of `attention` checked once, with an error that names it and says what was expected."""
+"""Checks of `attention`'s arguments. Each error names the argument and what was expected."""
 
 from typing import Literal
 
@@ -14,7 +14,7 @@ GOLDEN = 0.6180339887498949
 
 
 def check_tensors(q: Tensor, k: Tensor, v: Tensor) -> None:
-    """Rank, batch, heads, dimensions, dtype and device of q, k, v."""
+    """Check rank, batch, heads, dimensions, dtype and device of q, k and v."""
     for name, tensor in (("q", q), ("k", k), ("v", v)):
         if not isinstance(tensor, Tensor):
             raise ArgumentError(name, Text("a tensor", "张量"), got=type(tensor).__name__)
@@ -53,7 +53,7 @@ def _same(name: str, what: str, tensor: Tensor, other: Tensor, axis: int, like: 
 
 
 def check_broadcast(name: str, tensor: Tensor | None, shape: tuple[int, int, int, int], like: Tensor) -> Tensor | None:
-    """A mask (bool) or bias (float) as [B, Hq, T, S] with 1 for the dimensions it is the same along."""
+    """Return a mask (bool) or bias (float) as [B, Hq, T, S], with size 1 where it broadcasts."""
     if tensor is None:
         return None
     if not isinstance(tensor, Tensor):
@@ -76,7 +76,7 @@ def check_broadcast(name: str, tensor: Tensor | None, shape: tuple[int, int, int
 
 
 def check_window(window: int | None) -> int | None:
-    """A sliding window's width in keys."""
+    """Check a sliding window's width in keys."""
     if window is not None and (isinstance(window, bool) or not isinstance(window, int) or window < 1):
         raise ArgumentError(
             "window", Text("a whole number of keys, at least 1", "至少为 1 的整数（键数）"), got=repr(window)
@@ -85,7 +85,7 @@ def check_window(window: int | None) -> int | None:
 
 
 def check_causal(causal: Causal) -> Alignment | None:
-    """None for no causal mask, else how queries line up with keys when T ≠ S; True means bottom-right."""
+    """How queries line up with keys when T ≠ S, or None without a causal mask. True means bottom-right."""
     if causal is False:
         return None
     if causal is True:
@@ -100,7 +100,7 @@ def check_causal(causal: Causal) -> Alignment | None:
 
 
 def check_rows(rows: int | Tensor | None, total: int, device: torch.device) -> Tensor | None:
-    """The query rows to look at, ascending; None for all of them."""
+    """The indices of the query rows to measure, ascending, or None for all rows."""
     if rows is None:
         return None
     if isinstance(rows, Tensor):
@@ -114,8 +114,9 @@ def check_rows(rows: int | Tensor | None, total: int, device: torch.device) -> T
         raise ArgumentError("rows", Text("a number of rows, at least 1", "至少为 1 的行数"), got=repr(rows))
     if rows >= total:
         return None
-    # One row from each of `rows` equal stretches, which covers short and long causal rows alike; where in a stretch goes
-    # round by the golden ratio, in step with nothing. Nobody's random numbers change, and a graph can hold it.
+    # Take one row from each of `rows` equal stretches, so that short and long causal rows are both covered. The place
+    # within a stretch moves on by the golden ratio, so it follows no pattern in the data. This uses no random numbers,
+    # and a CUDA graph can hold it.
     edges = torch.arange(rows + 1, device=device) * total // rows
     turns = torch.arange(rows, device=device, dtype=torch.float64) * GOLDEN % 1
     return edges[:-1] + (turns * edges.diff()).long()

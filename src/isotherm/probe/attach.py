@@ -38,6 +38,7 @@ def probe(model: nn.Module) -> Iterator[Seen]:
         stack.callback(patches.undo)
         stack.enter_context(_eager())
         _patch(session, patches, model, mode)
+        stack.enter_context(own.attach(session))
         stack.enter_context(mode)
         yield session.seen
 
@@ -45,7 +46,6 @@ def probe(model: nn.Module) -> Iterator[Seen]:
 def _patch(session: Session, patches: Patches, model: nn.Module, mode: Mode) -> None:
     hidden = functools.partial(Hidden, mode)
     registry.attach(session, patches, model, lambda: _as_before(mode))
-    own.attach(session, patches)
     patches.attribute(nn.MultiheadAttention, "forward", _module(session, hidden))
     patches.attribute(nn.TransformerEncoderLayer, "forward", _layer(session, hidden))
     patches.attribute(nn.TransformerEncoder, "forward", _encoder(session, hidden))

@@ -1,38 +1,35 @@
-"""Isotherm's own `attention`, seen where every call of it passes: between the rule's answer and the kernel."""
+"""Isotherm's own `attention`, seen through its list of observers."""
 
-import functools
-from typing import Any
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from torch import Tensor
 
-from isotherm.ops import Problem, api
+from isotherm.ops import Problem
+from isotherm.ops.observers import observers
 from isotherm.probe.masks import Terms
-from isotherm.probe.patches import Patches
 from isotherm.probe.session import Call, Session
 
 
-def attach(session: Session, patches: Patches) -> None:
-    """Wrap the two steps that every call takes, whatever name `attention` was imported under."""
-    solve, with_sink = api._solve, api._with_sink
-    pending: list[Problem] = []
+@contextmanager
+def attach(session: Session) -> Iterator[None]:
+    """Capture every call of `attention` in this block."""
 
-    @functools.wraps(solve)
-    def solve_seen(name: str, problem: Problem, **options: Any) -> Any:
+    @contextmanager
+    def observe(problem: Problem, sink: Tensor | None) -> Iterator[None]:
         if not session.awake:
-            return solve(name, problem, **options)
-        pending[:] = [problem]
+            yield
+            return
         with session.inside():
-            return solve(name, problem, **options)
+            yield
+        with session.aside():
+            session.capture(_call(problem, sink))
 
-    @functools.wraps(with_sink)
-    def with_sink_seen(result: Any, sink: Tensor | None) -> Any:
-        if session.awake and pending:
-            with session.aside():
-                session.capture(_call(pending.pop(), sink))
-        return with_sink(result, sink)
-
-    patches.attribute(api, "_solve", solve_seen)
-    patches.attribute(api, "_with_sink", with_sink_seen)
+    observers.append(observe)
+    try:
+        yield
+    finally:
+        observers.remove(observe)
 
 
 def _call(problem: Problem, sink: Tensor | None) -> Call:

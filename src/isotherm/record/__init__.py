@@ -1,6 +1,6 @@
 """Results as plain data: no tensors, JSON in and out.
 
-`health`, `lab` and `scale` fill these in, `report` shows them, and neither side needs to know the other.
+`checkup`, `lab`, `train` and `scale` fill these in; `report` shows them and needs no torch.
 """
 
 from isotherm.record.check import (

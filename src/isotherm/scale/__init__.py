@@ -1,49 +1,20 @@
-"""Every scale rule in use, each with its formula and its source; they multiply: `LogN(2048) * InverseSqrt()`."""
+"""Every scale rule in use, with its formula and source. Rules multiply: `LogN(2048) * InverseSqrt()`.
 
-from isotherm.scale.caps import Sigmoid, Sinks, SoftCap, SoftmaxPlusOne
-from isotherm.scale.constants import ByLayer, Fixed, InverseSqrt, MuP, NoScale, QueryPreAttnScalar, Relative
-from isotherm.scale.context import Llama4Temperature, LogN, Ministral3Temperature, ScalableSoftmax
-from isotherm.scale.learned import PerDim, PerHead
-from isotherm.scale.norms import Cosine, QKNorm
+`rule.py` says what a rule is. Each other file holds rules of one kind and lists them in its `__all__`; `registry.py` puts
+them into the atlas that `isotherm rules` prints.
+"""
+
+from isotherm.scale import caps, constants, context, learned, norms, rope, weights
+from isotherm.scale.caps import *
+from isotherm.scale.constants import *
+from isotherm.scale.context import *
+from isotherm.scale.learned import *
+from isotherm.scale.norms import *
 from isotherm.scale.registry import ATLAS, Entry, find, parse
-from isotherm.scale.rope import DeepSeekMscale, LongRoPE, YaRN
+from isotherm.scale.rope import *
 from isotherm.scale.rule import Fold, Product, Resolved, Rule, Site, value
-from isotherm.scale.weights import SigmaReparam, qk_clip, z_loss
+from isotherm.scale.weights import *
 
-__all__ = [
-    "ATLAS",
-    "ByLayer",
-    "Cosine",
-    "DeepSeekMscale",
-    "Entry",
-    "Fixed",
-    "Fold",
-    "InverseSqrt",
-    "Llama4Temperature",
-    "LogN",
-    "LongRoPE",
-    "Ministral3Temperature",
-    "MuP",
-    "NoScale",
-    "PerDim",
-    "PerHead",
-    "Product",
-    "QKNorm",
-    "QueryPreAttnScalar",
-    "Relative",
-    "Resolved",
-    "Rule",
-    "ScalableSoftmax",
-    "SigmaReparam",
-    "Sigmoid",
-    "Sinks",
-    "Site",
-    "SoftCap",
-    "SoftmaxPlusOne",
-    "YaRN",
-    "find",
-    "parse",
-    "qk_clip",
-    "value",
-    "z_loss",
-]
+__all__ = ["ATLAS", "Entry", "Fold", "Product", "Resolved", "Rule", "Site", "find", "parse", "value"]
+__all__ += caps.__all__ + constants.__all__ + context.__all__ + learned.__all__ + norms.__all__ + rope.__all__
+__all__ += weights.__all__

@@ -1,4 +1,4 @@
-"""Rules that change the shape of the softmax itself: a ceiling on its logits, a denominator with room, none at all."""
+"""Rules that change the softmax itself: a cap on its logits, an extra term in its denominator, or a sigmoid instead."""
 
 from dataclasses import dataclass
 
@@ -8,7 +8,9 @@ from torch import Tensor
 from isotherm.errors import ArgumentError
 from isotherm.language import Text
 from isotherm.scale.context import log_visible
-from isotherm.scale.rule import Fold, Resolved, Rule, Site, finite, positive, vector
+from isotherm.scale.rule import Fold, Resolved, Rule, Site, finite, positive, start, vector
+
+__all__ = ["Sigmoid", "Sinks", "SoftCap", "SoftmaxPlusOne"]
 
 
 @dataclass(frozen=True)
@@ -41,7 +43,7 @@ class SoftCap(Rule):
 
 @dataclass(frozen=True)
 class SoftmaxPlusOne(Rule):
-    """eˢ/(1 + Σeˢ): a head with nothing to say may stay silent. A sink whose logit is 0."""
+    """eˢ/(1 + Σeˢ): a sink whose logit is 0, so that a head can give no output."""
 
     name = "softmax1"
     formula = "eˢ/(1 + Σeˢ)"
@@ -58,7 +60,7 @@ class SoftmaxPlusOne(Rule):
 
 @dataclass(frozen=True, eq=False)
 class Sinks(Rule):
-    """eˢ/(e^α + Σeˢ), α learned per head; from an ordinary kernel it is out·exp(lse − logaddexp(lse, α))."""
+    """eˢ/(e^α + Σeˢ), α learned per head. An ordinary kernel's output becomes out·exp(lse − logaddexp(lse, α))."""
 
     alpha: float | Tensor = 0.0
 
@@ -84,10 +86,14 @@ class Sinks(Rule):
             return Resolved(sink=vector("alpha", self.alpha, site.heads))
         return Resolved(sink=torch.full((site.heads,), float(self.alpha), device=site.positions.device))
 
+    def learns(self, heads: int, head_dim: int) -> dict[str, Tensor]:  # noqa: ARG002
+        """α [H]."""
+        return {"alpha": start(self.alpha, heads)}
+
 
 @dataclass(frozen=True)
 class Sigmoid(Rule):
-    """σ(z − ln n): each key is weighed by itself; the bias makes the weights of n equal keys (z = 0) sum to about 1."""
+    """σ(z − ln n): each key's weight depends on its own logit only. With the bias, n keys of z = 0 sum to about 1."""
 
     name = "sigmoid"
     formula = "σ(z − ln n)"
@@ -97,6 +103,7 @@ class Sigmoid(Rule):
         "以逐个 logit 的 sigmoid 代替 softmax，并按可见键数平移。",
     )
     fold = Fold.K
+    has_softmax = False
 
     def resolve(self, site: Site) -> Resolved:
         """−ln n [B or 1, Hq or 1, T, 1]."""

@@ -1,10 +1,12 @@
-"""Rules that are one number, fixed by the head dimension, by the layer, or by the model's author."""
+"""Rules that are one number, fixed by the head dimension, the layer, or the model's configuration."""
 
 from dataclasses import dataclass
 from math import sqrt
 
 from isotherm.language import Text
 from isotherm.scale.rule import Fold, Resolved, Rule, Site, count, positive
+
+__all__ = ["ByLayer", "Fixed", "InverseSqrt", "MuP", "NoScale", "QueryPreAttnScalar", "Relative"]
 
 
 @dataclass(frozen=True)
@@ -19,6 +21,7 @@ class InverseSqrt(Rule):
         "除以两个独立单位方差向量点积的标准差。",
     )
     fold = Fold.Q
+    sets_scale = True
 
     def resolve(self, site: Site) -> Resolved:
         """1/√d."""
@@ -29,7 +32,7 @@ class InverseSqrt(Rule):
 class MuP(Rule):
     """√base/d^power, by default 1/d: after training q and k are correlated, so their dot product grows like d, not √d.
 
-    With `base_head_dim` the scale equals 1/√d at that width, so that a tuned small model keeps its numbers.
+    With `base_head_dim` the scale equals 1/√d at that head dimension, so that a tuned small model keeps its scale.
     """
 
     base_head_dim: float | None = None
@@ -43,6 +46,7 @@ class MuP(Rule):
         "除以 d，使窄模型上调好的超参数可直接用于宽模型。",
     )
     fold = Fold.Q
+    sets_scale = True
     config_keys = ("mup_base_head_dim", "mup_attn_scale_power", "mup_scale_qk_dot_by_d")
 
     def __post_init__(self) -> None:
@@ -65,6 +69,7 @@ class NoScale(Rule):
     citation = "T5: Raffel et al. 2019, arXiv:1910.10683"
     sentence = Text("The dot product is used as it is.", "直接使用点积，不作缩放。")
     fold = Fold.Q
+    sets_scale = True
 
     def resolve(self, site: Site) -> Resolved:  # noqa: ARG002
         """1."""
@@ -73,7 +78,7 @@ class NoScale(Rule):
 
 @dataclass(frozen=True)
 class Fixed(Rule):
-    """A number the model's author chose."""
+    """A constant from the model's configuration."""
 
     value: float
 
@@ -82,6 +87,7 @@ class Fixed(Rule):
     citation = "Granite, IBM 2024: attention_multiplier"
     sentence = Text("A constant written in the model's configuration.", "写在模型配置里的常数。")
     fold = Fold.Q
+    sets_scale = True
     config_keys = ("attention_multiplier",)
 
     def __post_init__(self) -> None:
@@ -97,7 +103,7 @@ class Fixed(Rule):
 
 @dataclass(frozen=True)
 class Relative(Rule):
-    """A number times whatever scale is already there, written `x0.5`: for asking «what if it were half?»."""
+    """A factor on top of the scale in force, written `x0.5`."""
 
     factor: float
 
@@ -132,6 +138,7 @@ class QueryPreAttnScalar(Rule):
         "取配置中某数（而非头维度）的平方根的倒数。",
     )
     fold = Fold.Q
+    sets_scale = True
     config_keys = ("query_pre_attn_scalar",)
 
     def __post_init__(self) -> None:
@@ -153,6 +160,7 @@ class ByLayer(Rule):
     citation = "Mistral, Stanford CRFM 2021; transformers GPT-2 scale_attn_by_inverse_layer_idx"
     sentence = Text("Divides by the layer's number.", "除以层的序号。")
     fold = Fold.Q
+    per_layer = True
     config_keys = ("scale_attn_by_inverse_layer_idx", "scale_attn_weights")
 
     def __post_init__(self) -> None:
@@ -161,3 +169,7 @@ class ByLayer(Rule):
     def resolve(self, site: Site) -> Resolved:  # noqa: ARG002
         """1/(layer + 1)."""
         return Resolved(multiplier=1 / (self.layer + 1))
+
+    def at_layer(self, layer: int) -> "ByLayer":
+        """The rule that divides by this layer's number."""
+        return ByLayer(layer)

@@ -1,8 +1,8 @@
 """Rules that sharpen the softmax as the context grows: a query with more keys to choose from needs larger logits.
 
-Each returns its own factor only and is used beside another rule: `LogN(2048) * InverseSqrt()`. Log-n and scalable
+Each returns only its own factor and is used beside another rule: `LogN(2048) * InverseSqrt()`. Log-n and scalable
 softmax count the keys a query *sees*, so they restart at the border of a packed document and stop growing in a sliding
-window. The two temperature rules go by position, as the models that use them do.
+window. The two temperature rules use the position, as the models that have them do.
 """
 
 from dataclasses import dataclass
@@ -12,7 +12,9 @@ from torch import Tensor
 
 from isotherm.errors import ArgumentError
 from isotherm.language import Text
-from isotherm.scale.rule import Fold, Resolved, Rule, Site, finite, positive, precise, vector
+from isotherm.scale.rule import Fold, Resolved, Rule, Site, finite, positive, precise, start, vector
+
+__all__ = ["Llama4Temperature", "LogN", "Ministral3Temperature", "ScalableSoftmax"]
 
 
 @dataclass(frozen=True)
@@ -29,6 +31,7 @@ class LogN(Rule):
         "上下文超过训练长度时，保持注意力的熵稳定。",
     )
     fold = Fold.Q
+    per_query = True
     config_keys = ("use_logn_attn", "seq_length")
 
     def __post_init__(self) -> None:
@@ -54,6 +57,7 @@ class ScalableSoftmax(Rule):
         "随可见键数的对数增长，增长率按头学习。",
     )
     fold = Fold.Q
+    per_query = True
 
     def __post_init__(self) -> None:
         if isinstance(self.s, Tensor):
@@ -62,9 +66,13 @@ class ScalableSoftmax(Rule):
             positive("s", self.s)
 
     def resolve(self, site: Site) -> Resolved:
-        """[B or 1, Hq or 1, T, 1]; 0 for a query with one key, whose weight is 1 at any scale."""
+        """[B or 1, Hq or 1, T, 1]. 0 for a query with one key, whose weight is 1 at any scale."""
         s = vector("s", self.s, site.heads).view(-1, 1, 1) if isinstance(self.s, Tensor) else self.s
         return Resolved(multiplier=s * log_visible(site))
+
+    def learns(self, heads: int, head_dim: int) -> dict[str, Tensor]:  # noqa: ARG002
+        """s [H]."""
+        return {"s": start(self.s, heads)}
 
 
 @dataclass(frozen=True)
@@ -82,6 +90,7 @@ class Llama4Temperature(Rule):
         "在没有旋转位置编码的层中，每 8192 个位置将缩放提高一级。",
     )
     fold = Fold.Q
+    per_query = True
     config_keys = ("attn_temperature_tuning", "floor_scale", "attn_scale")
 
     def __post_init__(self) -> None:
@@ -95,7 +104,7 @@ class Llama4Temperature(Rule):
 
 @dataclass(frozen=True)
 class Ministral3Temperature(Rule):
-    """1 + β·ln(1 + ⌊pos/L⌋), L the context length before extension: Llama 4's rule less its + 1, in all layers."""
+    """1 + β·ln(1 + ⌊pos/L⌋), L the context length before extension: Llama 4's rule without its + 1, in all layers."""
 
     original_length: float = 16384
     beta: float = 0.1
@@ -108,6 +117,7 @@ class Ministral3Temperature(Rule):
         "位置每超过原始上下文长度的一个整数倍，就提高一次缩放。",
     )
     fold = Fold.Q
+    per_query = True
     config_keys = ("rope_parameters.llama_4_scaling_beta", "rope_parameters.original_max_position_embeddings")
 
     def __post_init__(self) -> None:
@@ -120,7 +130,7 @@ class Ministral3Temperature(Rule):
 
 
 def log_visible(site: Site) -> Tensor:
-    """ln n [B or 1, Hq or 1, T, 1]; a query that sees nothing counts as one key, and no answer depends on it."""
+    """ln n [B or 1, Hq or 1, T, 1]. A query that sees no key counts as one: its output is 0 at any scale."""
     return precise(site.visible).clamp(min=1).log().unsqueeze(-1)
 
 

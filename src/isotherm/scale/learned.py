@@ -1,6 +1,6 @@
-"""Rules whose multiplier is trained. Left out, the parameter stands where the multiplier is 1/√d, as papers start it.
+"""Rules whose multiplier is trained. Without a tensor the multiplier is 1/√d, where training starts in the papers.
 
-The tensor belongs to the model: keep it as an `nn.Parameter` there and build the rule around it where it is used.
+The tensor belongs to the model: keep it there as an `nn.Parameter` and build the rule around it where it is used.
 """
 
 from dataclasses import dataclass
@@ -11,7 +11,9 @@ from torch import Tensor
 from torch.nn.functional import softplus
 
 from isotherm.language import Text
-from isotherm.scale.rule import Fold, Resolved, Rule, Site, vector
+from isotherm.scale.rule import Fold, Resolved, Rule, Site, start, vector
+
+__all__ = ["PerDim", "PerHead"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -25,6 +27,7 @@ class PerHead(Rule):
     citation = "Lee et al. 2021, arXiv:2112.13492 (locality self-attention)"
     sentence = Text("Each head learns its own scale.", "每个头学习自己的缩放。")
     fold = Fold.Q
+    sets_scale = True
 
     def __post_init__(self) -> None:
         if self.scale is not None:
@@ -35,6 +38,10 @@ class PerHead(Rule):
         if self.scale is None:
             return Resolved(multiplier=1 / sqrt(site.head_dim))
         return Resolved(multiplier=vector("scale", self.scale, site.heads).view(-1, 1, 1))
+
+    def learns(self, heads: int, head_dim: int) -> dict[str, Tensor]:
+        """τ [H]."""
+        return {"scale": start(self.scale, heads, head_dim**-0.5)}
 
 
 @dataclass(frozen=True, eq=False)
@@ -48,6 +55,7 @@ class PerDim(Rule):
     citation = "TimesFM: Das et al. 2023, arXiv:2310.10688"
     sentence = Text("Each dimension of the query learns its own positive scale.", "查询的每一维学习自己的正缩放。")
     fold = Fold.Q
+    sets_scale = True
 
     def __post_init__(self) -> None:
         if self.weight is not None:
@@ -60,3 +68,7 @@ class PerDim(Rule):
         weight = vector("weight", self.weight, site.head_dim)
         wide = softplus(weight.to(torch.promote_types(weight.dtype, torch.float32)))
         return Resolved(multiplier=wide / (log(2) * sqrt(site.head_dim)))
+
+    def learns(self, heads: int, head_dim: int) -> dict[str, Tensor]:  # noqa: ARG002
+        """w [D]."""
+        return {"weight": start(self.weight, head_dim)}

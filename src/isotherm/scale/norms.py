@@ -1,7 +1,7 @@
-"""Rules that normalise q and k first, so that no growth of W_q or W_k can reach the logits.
+"""Rules that normalise q and k first, so that growing W_q or W_k cannot change the logits.
 
-They act on q and k as attention gets them. Models normalise before the rotary embedding: without a gain RMS and L2 give
-the same logits before and after it (a rotation keeps lengths), with one, or with LayerNorm, they do not.
+They act on the q and k that attention receives, after the rotary embedding; models normalise before it. RMS and L2 without
+a gain give the same logits either way, because a rotation keeps lengths. With a gain, or with LayerNorm, they do not.
 """
 
 from dataclasses import dataclass
@@ -14,7 +14,9 @@ from torch.nn.functional import normalize
 
 from isotherm.errors import ArgumentError
 from isotherm.language import Text
-from isotherm.scale.rule import Fold, Resolved, Rule, Site, finite, positive, vector
+from isotherm.scale.rule import Fold, Resolved, Rule, Site, finite, positive, start, vector
+
+__all__ = ["Cosine", "QKNorm"]
 
 LN_10 = log(10)
 Kind = Literal["rms", "layer", "l2"]
@@ -25,9 +27,9 @@ Over = Literal["head", "width"]
 class QKNorm(Rule):
     """gain·q/‖q‖ and gain·k/‖k‖: q and k are normalised over each head, or over all heads together (`over="width"`).
 
-    A gain is [D] or [H, D] (over heads), or [H·D] (over the width), H counting the key heads for `k_gain`. Gemma stores
-    its gain less 1: give 1 + weight. Rescaling W_q changes nothing under this rule: rescale the gain instead. `eps` is
-    added to the mean square (rms, layer), or is the least length divided by (l2).
+    A gain is [D] or [H, D] (over heads), or [H·D] (over the width); for `k_gain`, H counts the key heads. Gemma stores
+    its gain minus 1: pass 1 + weight. Rescaling W_q changes nothing under this rule: rescale the gain instead. `eps` is
+    added to the mean square (rms, layer), or is the smallest length to divide by (l2).
     """
 
     kind: Kind = "rms"
@@ -61,6 +63,11 @@ class QKNorm(Rule):
     def resolve(self, site: Site) -> Resolved:  # noqa: ARG002
         """A normalisation of q [B, Hq, T, D] and k [B, Hkv, S, D], and no multiplier."""
         return Resolved(normalise=self._both)
+
+    def learns(self, heads: int, head_dim: int) -> dict[str, Tensor]:
+        """Both gains."""
+        size = heads * head_dim if self.over == "width" else head_dim
+        return {"q_gain": start(self.q_gain, size, 1.0), "k_gain": start(self.k_gain, size, 1.0)}
 
     def _both(self, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
         return self._one("q_gain", q, self.q_gain), self._one("k_gain", k, self.k_gain)
@@ -99,6 +106,7 @@ class Cosine(Rule):
         "按查询与键的夹角计算注意力，温度按头学习。",
     )
     fold = Fold.N
+    sets_scale = True
 
     def __post_init__(self) -> None:
         if isinstance(self.logit_scale, Tensor):
@@ -112,6 +120,10 @@ class Cosine(Rule):
             scales = vector("logit_scale", self.logit_scale, site.heads)
             return Resolved(multiplier=scales.clamp(max=log(100)).exp().view(-1, 1, 1), normalise=_unit)
         return Resolved(multiplier=exp(min(self.logit_scale, log(100))), normalise=_unit)
+
+    def learns(self, heads: int, head_dim: int) -> dict[str, Tensor]:  # noqa: ARG002
+        """τ [H]."""
+        return {"logit_scale": start(self.logit_scale, heads)}
 
 
 def _unit(q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:

@@ -1,6 +1,6 @@
-"""The atlas: every rule in use, in one ordered table, so that a person can look one up and compare them.
+"""The atlas: an ordered table of every rule in use.
 
-`find` looks a name up; `parse` reads a rule as it is typed on a command line.
+`find` looks up a name; `parse` reads a rule as typed on a command line.
 """
 
 from dataclasses import dataclass, fields
@@ -21,7 +21,7 @@ Argument = int | float | str | None
 
 @dataclass(frozen=True)
 class Entry:
-    """One line of the atlas. `example` is a rule to tabulate, or None for what acts on weights or on the loss."""
+    """One line of the atlas. `example` is the rule to tabulate, or None for a method that acts on weights or the loss."""
 
     name: str
     formula: str
@@ -115,7 +115,7 @@ _ALIASES = {"1/√d": "1/sqrt(d)", "mup": "1/d", "softmax-1": "softmax1"}
 
 
 def find(name: str) -> Entry:
-    """The atlas's entry of that name.
+    """The atlas entry of that name.
 
     >>> find("logn")
     Traceback (most recent call last):
@@ -134,7 +134,7 @@ def find(name: str) -> Entry:
 
 
 def parse(text: str) -> Rule:
-    """A rule from its short form: a name with its arguments after a colon, a number, `x0.5` (times another), products.
+    """Read a rule's short form: a name with arguments after a colon, a number, `x0.5` (a factor), or a product of these.
 
     >>> parse("softcap:50 * 1/sqrt(d)")
     Product(rules=(SoftCap(cap=50), InverseSqrt()))

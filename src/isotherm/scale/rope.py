@@ -1,7 +1,7 @@
-"""Factors that come with a stretched rotary embedding, and are often forgotten with it.
+"""Factors that belong to a stretched rotary embedding and are often forgotten.
 
-Implementations multiply cos and sin by m, so q and k each carry m and the logits m². Each rule here returns its own
-factor only: `YaRN(4) * InverseSqrt()`.
+Implementations multiply cos and sin by m, so q and k each carry m and the logits m². Each rule here returns only its own
+factor: `YaRN(4) * InverseSqrt()`.
 """
 
 from dataclasses import dataclass
@@ -14,14 +14,16 @@ from isotherm.errors import ArgumentError
 from isotherm.language import Text
 from isotherm.scale.rule import Fold, Resolved, Rule, Site, count, finite, positive, precise
 
+__all__ = ["DeepSeekMscale", "LongRoPE", "YaRN"]
+
 
 @dataclass(frozen=True)
 class YaRN(Rule):
-    """m² with m = 0.1·ln s + 1, s being how many times the context is stretched.
+    """m² with m = 0.1·ln s + 1, for a context stretched s times.
 
-    A given `attention_factor` is m itself. With `mscale` and `mscale_all_dim` both set, m is the ratio of theirs, which
-    is 1 when they are equal: the factor has then moved to `DeepSeekMscale`, and has not vanished. With `rotary_dims`,
-    only these leading dimensions of q are multiplied: the rest pass the rotary embedding by.
+    `attention_factor`, if given, is m itself. With both `mscale` and `mscale_all_dim`, m is the ratio of their two values;
+    it is 1 when they are equal, because the factor is then in `DeepSeekMscale`. With `rotary_dims`, only that many leading
+    dimensions of q are multiplied: the others have no rotary embedding.
     """
 
     factor: float
@@ -63,7 +65,7 @@ class YaRN(Rule):
 
 @dataclass(frozen=True)
 class LongRoPE(Rule):
-    """1 + ln s/ln L: the square of m = √(1 + ln s/ln L), L being the context length before it was stretched s times."""
+    """1 + ln s/ln L: the square of m = √(1 + ln s/ln L), for a context of length L stretched s times."""
 
     factor: float
     original_length: float = 4096

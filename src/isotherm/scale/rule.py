@@ -1,10 +1,10 @@
-"""What a scale rule is: something that turns q·k into logits, decided before any kernel runs.
+"""The scale rule: what turns q·k into logits, decided before any kernel runs.
 
-A rule is asked once per call, at a `Site`, and answers with a `Resolved`: a multiplier folded into q, a normalisation
-of q and k, a soft cap, a sink logit. Kernels only ever see the result, so any rule runs on any kernel that takes it.
+A rule is resolved once per call of attention. It gets the `Site` of the call and returns a `Resolved`: a multiplier, a
+normalisation of q and k, a soft cap, a sink logit. Kernels see only the result, so any rule runs on any kernel.
 
-Rules multiply: `QKNorm() * InverseSqrt()` normalises, then divides by √d. The order does not matter: q and k are always
-normalised first, then multiplied, then capped.
+Rules multiply: `QKNorm() * InverseSqrt()` normalises, then divides by √d. The order of factors does not matter: q and k
+are always normalised first, then multiplied, then capped.
 """
 
 from abc import ABC, abstractmethod
@@ -25,7 +25,7 @@ Normalise = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
 
 
 class Fold(Enum):
-    """Where a rule acts, and so what it costs: only K needs a kernel's help."""
+    """Where a rule acts. Only K needs support from the kernel."""
 
     Q = Text("a multiplier on q", "乘到 q 上")
     N = Text("q and k are normalised first", "先归一化 q 与 k")
@@ -36,10 +36,10 @@ class Fold(Enum):
 
 @dataclass(frozen=True)
 class Site:
-    """Where a rule is applied: one call of attention.
+    """One call of attention, as a rule sees it.
 
-    `positions` [T] is each query's own position among the keys, from 0; `visible` [B or 1, Hq or 1, T] is how many keys
-    it sees, counted only when a rule asks.
+    `positions` [T] is each query's position among the keys, from 0. `visible` [B or 1, Hq or 1, T] is how many keys each
+    query sees; it is counted only when a rule reads it.
     """
 
     head_dim: int
@@ -53,23 +53,23 @@ class Site:
 
     @property
     def visible(self) -> Tensor:
-        """Keys each query sees."""
+        """The number of keys each query sees."""
         return self.seen if isinstance(self.seen, Tensor) else self.seen()
 
     @classmethod
     def single(cls, head_dim: int, keys: int, heads: int = 1) -> "Site":
-        """One query at the end of `keys` visible keys: enough to ask any rule for its number."""
+        """One query that sees `keys` keys: enough to get any rule's number."""
         count("keys", keys)
         return cls(head_dim, heads, torch.tensor([keys - 1]), torch.tensor([[[keys]]]))
 
 
 @dataclass(frozen=True)
 class Resolved:
-    """A rule's answer.
+    """What a rule does at one site.
 
-    `multiplier` broadcasts against q [B, Hq, T, D] and may be float64: cast the result, not the factor. `sink` [Hq] is
-    the logit of a key that is not there. `sigmoid_bias` [B or 1, Hq or 1, T, 1] is added to the logits, and each key's
-    weight is then its own sigmoid, with no softmax.
+    `multiplier` broadcasts against q [B, Hq, T, D] and may be float64: cast the result, not the factor. `sink` [Hq] is a
+    logit without a key: it takes weight and gives no output. `sigmoid_bias` [B or 1, Hq or 1, T, 1] replaces the softmax:
+    each key's weight is the sigmoid of its logit plus this bias.
     """
 
     multiplier: float | Tensor = 1.0
@@ -79,7 +79,7 @@ class Resolved:
     sigmoid_bias: Tensor | None = None
 
     def combine(self, other: "Resolved") -> "Resolved":
-        """Multipliers multiply; of everything else at most one of the two may speak."""
+        """Multiply the multipliers. Everything else may come from only one of the two."""
         both = Resolved(
             multiplier=self.multiplier * other.multiplier,
             normalise=_only(Text("a normalisation", "归一化"), self.normalise, other.normalise),
@@ -95,7 +95,7 @@ class Resolved:
         return both
 
     def apply(self, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
-        """Normalise q and k, then multiply q; at least in float32, given back in q's own dtype."""
+        """Normalise q and k, then multiply q, in float32 or better. The result has q's dtype."""
         if self.normalise is not None:
             q, k = self.normalise(q, k)
         if isinstance(self.multiplier, Tensor):
@@ -112,7 +112,10 @@ def _only(what: Text, a: T | None, b: T | None) -> T | None:
 
 
 class Rule(ABC):
-    """One scale rule. Subclasses are frozen dataclasses; their docstring's first line is the formula."""
+    """One scale rule. Subclasses are frozen dataclasses whose docstrings start with the formula.
+
+    A subclass overrides the questions below where the answer is not the usual one.
+    """
 
     name: ClassVar[str]
     formula: ClassVar[str]
@@ -125,8 +128,51 @@ class Rule(ABC):
     def resolve(self, site: Site) -> Resolved:
         """What this rule does at this site."""
 
+    @property
+    def sets_scale(self) -> bool:
+        """True for a whole scale (1/√d, none, 0.1), which replaces another; False for a factor beside one (log-n, x0.5)."""
+        return False
+
+    @property
+    def per_query(self) -> bool:
+        """True if the multiplier depends on the query's position or on how many keys it sees."""
+        return False
+
+    @property
+    def per_layer(self) -> bool:
+        """True if the multiplier depends on the layer."""
+        return False
+
+    @property
+    def has_softmax(self) -> bool:
+        """False if the rule replaces the softmax, so that there are no rows to measure."""
+        return True
+
+    @property
+    def factors(self) -> "tuple[Rule, ...]":
+        """The rules that a product is made of; any other rule is its own only factor."""
+        return (self,)
+
+    def at_layer(self, layer: int) -> "Rule":  # noqa: ARG002
+        """The rule as it applies in this layer, counted from 0."""
+        return self
+
+    def learns(self, heads: int, head_dim: int) -> dict[str, Tensor]:  # noqa: ARG002
+        """The fields that a model trains, with the tensor each starts from. A tensor the rule holds is copied."""
+        return {}
+
+    def number(self, head_dim: int, heads: int = 1) -> float | None:
+        """The multiplier, if the rule is one fixed number for every head and query and does nothing else; None if not."""
+        if self.learns(heads, head_dim):
+            return None
+        resolved = self.resolve(Site.single(head_dim, 1, heads))
+        more = (resolved.normalise, resolved.softcap, resolved.sink, resolved.sigmoid_bias)
+        if isinstance(resolved.multiplier, Tensor) or any(part is not None for part in more):
+            return None
+        return float(resolved.multiplier)
+
     def __mul__(self, other: "Rule") -> "Rule":
-        return Product((*factors(self), *factors(other)))
+        return Product((*self.factors, *other.factors))
 
     def __str__(self) -> str:
         """The rule as `parse` reads it: its name and, after a colon, what differs from the defaults."""
@@ -153,20 +199,55 @@ class Product(Rule):
         return "*".join(str(rule) for rule in self.rules)
 
     def resolve(self, site: Site) -> Resolved:
-        """The factors' answers combined."""
+        """All factors combined."""
         resolved = Resolved()
         for rule in self.rules:
             resolved = resolved.combine(rule.resolve(site))
         return resolved
 
+    @property
+    def sets_scale(self) -> bool:
+        """Whether any factor does."""
+        return any(rule.sets_scale for rule in self.rules)
 
-def factors(rule: Rule) -> tuple[Rule, ...]:
-    """The rules a product is made of; any other rule is its own only factor."""
-    return rule.rules if isinstance(rule, Product) else (rule,)
+    @property
+    def per_query(self) -> bool:
+        """Whether any factor is."""
+        return any(rule.per_query for rule in self.rules)
+
+    @property
+    def per_layer(self) -> bool:
+        """Whether any factor is."""
+        return any(rule.per_layer for rule in self.rules)
+
+    @property
+    def has_softmax(self) -> bool:
+        """Whether every factor leaves it."""
+        return all(rule.has_softmax for rule in self.rules)
+
+    @property
+    def factors(self) -> tuple[Rule, ...]:
+        """The rules multiplied."""
+        return self.rules
+
+    def at_layer(self, layer: int) -> Rule:
+        """Each factor at this layer."""
+        return Product(tuple(rule.at_layer(layer) for rule in self.rules))
+
+    def learns(self, heads: int, head_dim: int) -> dict[str, Tensor]:
+        """What all factors learn; two may not learn a field of one name."""
+        found: dict[str, Tensor] = {}
+        for rule in self.rules:
+            more = rule.learns(heads, head_dim)
+            if both := found.keys() & more.keys():
+                expected = Text("at most one rule that learns {name}", "至多一条学习 {name} 的规则")
+                raise ArgumentError("rule", expected.format(name=min(both)), got=str(self))
+            found |= more
+        return found
 
 
 def value(rule: Rule, head_dim: int, keys: int, heads: int = 1) -> float | None:
-    """The number a rule multiplies q·k by, for the last of `keys` queries; None if it is no multiplier, or many.
+    """The number a rule multiplies q·k by, for the last of `keys` queries. None if it has no multiplier, or several.
 
     >>> from isotherm.scale import InverseSqrt, SoftCap
     >>> value(InverseSqrt(), 64, 1024), value(SoftCap(50.0), 64, 1024)
@@ -176,26 +257,26 @@ def value(rule: Rule, head_dim: int, keys: int, heads: int = 1) -> float | None:
     if isinstance(multiplier, Tensor):
         low, high = multiplier.detach().aminmax()
         return low.item() if bool(low == high) else None
-    multiplies = multiplier != 1 or any(factor.fold is Fold.Q for factor in factors(rule))
+    multiplies = multiplier != 1 or any(factor.fold is Fold.Q for factor in rule.factors)
     return float(multiplier) if multiplies else None
 
 
 def positive(argument: str, value: object) -> float:
-    """The value, if it is a finite number above zero."""
+    """Return the value if it is a finite number above zero, else raise an `ArgumentError`."""
     if not (isinstance(value, (int, float)) and 0 < value < float("inf")):
         raise ArgumentError(argument, Text("a finite number above 0", "大于 0 的有限数"), got=repr(value))
     return value
 
 
 def finite(argument: str, value: object) -> float:
-    """The value, if it is a finite number."""
+    """Return the value if it is a finite number, else raise an `ArgumentError`."""
     if not (isinstance(value, (int, float)) and isfinite(value)):
         raise ArgumentError(argument, Text("a finite number", "有限数"), got=repr(value))
     return value
 
 
 def count(argument: str, value: object, at_least: int = 1) -> int:
-    """The value, if it is a whole number that is large enough."""
+    """Return the value if it is a whole number of at least `at_least`, else raise an `ArgumentError`."""
     if not (isinstance(value, int) and value >= at_least):
         expected = Text("a whole number, {least} or more", "不小于 {least} 的整数").format(least=at_least)
         raise ArgumentError(argument, expected, got=repr(value))
@@ -203,7 +284,7 @@ def count(argument: str, value: object, at_least: int = 1) -> int:
 
 
 def vector(argument: str, value: object, length: int | None = None) -> Tensor:
-    """The value, if it is a floating tensor [length]. Its entries are not looked at: that would wait for the device."""
+    """Return the value if it is a floating-point tensor [length]. Its entries are not read: that would wait for the GPU."""
     shape = "n" if length is None else str(length)
     if not isinstance(value, Tensor):
         got = repr(value)
@@ -216,8 +297,15 @@ def vector(argument: str, value: object, length: int | None = None) -> Tensor:
 
 
 def precise(numbers: Tensor) -> Tensor:
-    """In float64, so that no rule is less exact than the q it multiplies; Apple's GPU has none, and takes float32."""
+    """Convert to float64, so that no rule is less exact than the q it multiplies. Apple's GPU has only float32."""
     return numbers.to(torch.float32 if numbers.device.type == "mps" else torch.float64)
+
+
+def start(given: float | Tensor | None, size: int, default: float = 0.0) -> Tensor:
+    """Where a learned field starts: a copy of the tensor it was given, or a vector filled with one number."""
+    if isinstance(given, Tensor):
+        return given.detach().clone()
+    return torch.full((size,), float(default if given is None else given))
 
 
 def _word(value: object) -> str:

@@ -1,31 +1,31 @@
-"""The atlas as plain numbers and sentences, for a person or a program to read."""
+"""The atlas as plain records, for the terminal and for JSON."""
 
 from isotherm.record import RuleLine, RulePage
 from isotherm.scale.registry import ATLAS, Entry, find, parse
-from isotherm.scale.rule import factors, value
+from isotherm.scale.rule import value
 
 DIMENSIONS = (32, 64, 128, 256)
 LENGTHS = (128, 1024, 8192, 65536)
 
 
 def atlas() -> tuple[RuleLine, ...]:
-    """Every rule, in the atlas's order."""
+    """Every rule, in the order of the atlas."""
     return tuple(_line(entry) for entry in ATLAS.values())
 
 
 def explain(name: str) -> RulePage:
-    """A rule by its name, or as `parse` reads it; `ArgumentError` with the nearest names if there is none."""
+    """A rule given by name or in the form `parse` reads. An unknown name raises an `ArgumentError` with the nearest ones."""
     entry = find(name) if _is_a_name(name) else None
     if entry is not None and entry.example is None:
         return RulePage(entry.name, (_line(entry),), DIMENSIONS, LENGTHS, ())
     rule = entry.example if entry is not None and entry.example is not None else parse(name)
     grid = tuple(tuple(value(rule, d, n) for n in LENGTHS) for d in DIMENSIONS)
-    lines = tuple(_line(ATLAS[factor.name]) for factor in factors(rule) if factor.name in ATLAS)
+    lines = tuple(_line(ATLAS[factor.name]) for factor in rule.factors if factor.name in ATLAS)
     return RulePage(str(rule), lines, DIMENSIONS, LENGTHS, grid)
 
 
 def _is_a_name(text: str) -> bool:
-    """Whether this can only be meant as a name: no values, no product, no number."""
+    """Whether the text is a plain name, without values, product or number."""
     if text.strip().lower() in ATLAS:
         return True
     try:

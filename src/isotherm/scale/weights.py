@@ -1,4 +1,4 @@
-"""Means to keep the temperature that act outside attention: on its weights, or through the loss."""
+"""Methods that keep the temperature from outside attention: on its weights, or through the loss."""
 
 from collections.abc import Sequence
 
@@ -10,6 +10,8 @@ from isotherm.errors import ArgumentError
 from isotherm.language import Text
 from isotherm.scale.rule import finite, positive, vector
 
+__all__ = ["SigmaReparam", "qk_clip", "z_loss"]
+
 
 @torch.no_grad()
 def qk_clip(
@@ -18,11 +20,11 @@ def qk_clip(
     """New W_q [Hq·d, ...] and W_k [Hkv·d, ...] that bring every head's largest logit down to `tau`, after a step.
 
     γ_h = min(1, τ/max_logit_h) is split as γ^α on W_q and γ^(1−α) on W_k, head by head. Where query heads share a key
-    head, a factor on W_k would cool their neighbours too, so all of γ_h goes on W_q and W_k is left alone, as Kimi K2
-    does with its shared rotary key. (Megatron-LM instead clips the whole group by its hottest head.)
+    head, a factor on W_k would change the other heads too, so all of γ_h goes on W_q and W_k stays as it is, as Kimi K2
+    does with its shared rotary key. (Megatron-LM instead clips the whole group by its largest head.)
 
-    Biases are clipped by the same call: they are weights of shape [H·d]. Under QK-norm these weights have no effect on
-    the logits; give the norm's gain, if it has one for each head, in their place.
+    Clip biases with the same call: they are weights of shape [H·d]. Under QK-norm these weights have no effect on the
+    logits; pass the norm's gain instead, if it has one for each head.
 
     Kimi K2, arXiv:2507.20534, §2.1.
     """
@@ -36,7 +38,7 @@ def qk_clip(
     key_heads = _divide("w_k", w_k.shape[0], head_dim)
     _divide("max_logit", heads, key_heads)
 
-    gamma = tau / max_logit.clamp(min=tau)  # not min(1, τ/S), which is negative where S is
+    gamma = tau / max_logit.clamp(min=tau)  # min(1, τ/S) would be negative where S is negative
     if key_heads < heads:
         return _by_head(w_q, gamma), w_k.clone()
     return _by_head(w_q, gamma**alpha), _by_head(w_k, gamma ** (1 - alpha))
@@ -56,13 +58,13 @@ def _divide(argument: str, rows: int, parts: int) -> int:
 
 
 class SigmaReparam(nn.Module):
-    """Ŵ = γ/σ(W)·W: the spectral norm of a weight becomes one learned number γ, so that it grows only if γ does.
+    """Ŵ = γ/σ(W)·W: the spectral norm of a weight becomes one learned number γ.
 
     >>> linear = nn.Linear(7, 5)
     >>> _ = nn.utils.parametrize.register_parametrization(linear, "weight", SigmaReparam(linear.weight))
 
-    σ(W) = uᵀWv is followed by one power iteration each time the weight is read in training mode, and stands still in
-    evaluation. Where a step reads the weight twice, read it under `parametrize.cached()`.
+    In training mode each read of the weight updates σ(W) = uᵀWv by one power iteration; in evaluation σ(W) stays as it is.
+    If a step reads the weight twice, read it under `parametrize.cached()`.
 
     Zhai et al. 2023, arXiv:2303.06296.
     """
@@ -78,7 +80,7 @@ class SigmaReparam(nn.Module):
             raise ArgumentError("weight", expected, got=list(weight.shape))
         self.gamma = nn.Parameter(weight.new_tensor(positive("gamma", gamma)))
         matrix = weight.detach().flatten(1)
-        # The longest column is a start that needs no random numbers and cannot be orthogonal to everything.
+        # Starting from the longest column needs no random numbers, and that column is not orthogonal to every other.
         self.register_buffer("u", normalize(matrix[:, matrix.norm(dim=0).argmax()], dim=0))
         self.register_buffer("v", normalize(matrix.T @ self.u, dim=0))
         for _ in range(start_iterations):
@@ -94,7 +96,7 @@ class SigmaReparam(nn.Module):
         matrix = weight.flatten(1)
         if self.training:
             self._iterate(matrix)
-        # Clones, so that a second read in one step does not change what the first one's backward pass needs.
+        # Clone u and v: a second read in the same step must not change what the first read's backward pass uses.
         sigma = self.u.clone() @ matrix @ self.v.clone()
         return self.gamma / sigma * weight
 
@@ -102,9 +104,9 @@ class SigmaReparam(nn.Module):
 def z_loss(lse: Tensor | Sequence[Tensor], *, weight: float = 1e-4, mask: Tensor | None = None) -> Tensor:
     """weight·mean over batch and positions of Σ_heads (Σ_layers lse)²: pulls the softmax's normaliser towards 1.
 
-    `lse` [B, H, T] of one layer, or a sequence of them; `mask` [B, T] keeps the positions where it is true. Positions
-    that see no key (lse = −∞) are left out. As in x-transformers, layers are summed before squaring, so that two layers
-    may cancel; call it layer by layer to forbid that.
+    `lse` is [B, H, T] of one layer, or a sequence of these; `mask` [B, T] keeps the positions where it is true. Positions
+    that see no key (lse = −∞) are left out. As in x-transformers, layers are summed before squaring, so two layers can
+    cancel; call the function once per layer to prevent that.
 
     Zoph et al. 2022, arXiv:2202.08906; x-transformers attn_z_loss_weight.
     """

@@ -7,8 +7,7 @@ from typing import cast
 import torch
 from torch import Tensor, nn
 
-from isotherm.health.examine import look
-from isotherm.health.what_if import measure
+from isotherm.checkup.measure import look, measure
 from isotherm.models.search import Translator, beam
 from isotherm.train.batches import Batch
 from isotherm.train.feeds import Feed

@@ -10,8 +10,6 @@ from isotherm.errors import ArgumentError, named
 from isotherm.language import Text
 from isotherm.record.sweep import Outcome, Trial
 from isotherm.scale import parse
-from isotherm.scale.constants import Fixed, InverseSqrt, MuP, NoScale, QueryPreAttnScalar, Relative
-from isotherm.scale.rule import factors, value
 
 __all__ = ["Outcome", "Trial", "check", "groups", "multiplier"]
 
@@ -20,7 +18,6 @@ FROM_CORPUS = ("translation", "text")
 ONE_STREAM = ("lookup", "text")
 MODELS = ("transformer", "decoder", "recurrent")
 SCORES = ("additive", "multiplicative", "dot", "scaled-dot")
-_ONE_NUMBER = (InverseSqrt, MuP, NoScale, Fixed, QueryPreAttnScalar, Relative)
 
 
 def check(trial: Trial) -> Trial:
@@ -89,9 +86,7 @@ def multiplier(trial: Trial) -> float | None:
     if trial.model == "recurrent":
         return None
     rule = parse(trial.rule)
-    if not all(isinstance(factor, _ONE_NUMBER) for factor in factors(rule)):
-        return None
-    return value(rule, trial.d, trial.length, trial.heads)
+    return None if rule.per_layer else rule.number(trial.d, trial.heads)
 
 
 def groups(trials: Sequence[Trial], most: int) -> list[tuple[Trial, ...]]:

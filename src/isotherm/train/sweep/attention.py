@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from isotherm.health.what_if import measure
+from isotherm.checkup.measure import measure
 from isotherm.ops import Score
 from isotherm.probe import probe
 from isotherm.record.sweep import Temperature

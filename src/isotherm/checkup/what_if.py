@@ -1,40 +1,43 @@
-"""The captured q and k replayed under another rule, exactly.
+"""Replay captured q and k under another rule, exactly.
 
-A rule that sets the scale (none, 1/d, 0.1 …) replaces the one in force, whatever that did to q and k on the way. A rule
-that only adds to it (x0.5, log-n, a soft cap, a sink) is applied on top.
+A rule that sets the scale (none, 1/d, 0.1 …) replaces the scale in force, including what the model multiplied into q and k
+before the kernel. Any other rule (x0.5, log-n, a soft cap, a sink) is applied on top of the scale in force.
 """
 
 from collections.abc import Sequence
 from dataclasses import replace
-from math import isfinite
+from math import isfinite, prod
 
-import torch
 from torch import Tensor
 
-from isotherm.ops import Problem, statistics_at
+from isotherm.checkup.measure import statistics
+from isotherm.errors import ArgumentError
+from isotherm.language import Text
+from isotherm.ops import Problem
 from isotherm.probe import Capture
 from isotherm.record import WhatIfLayer
-from isotherm.scale import ByLayer, Fixed, InverseSqrt, MuP, NoScale, PerDim, PerHead, QueryPreAttnScalar, Rule, Site
-from isotherm.scale.rule import factors
+from isotherm.scale import Rule, Site, parse
 from isotherm.stats import RowStats
 
-SETS_THE_SCALE = (InverseSqrt, MuP, NoScale, Fixed, QueryPreAttnScalar, PerHead, PerDim)
 
-
-def measure(capture: Capture, rows: int | None = None) -> RowStats:
-    """The row statistics of a captured call as it was."""
-    return _statistics(capture.problem, capture.sink, rows, [capture.problem.scale])[0]
+def check_rules(rules: Sequence[str | Rule]) -> list[tuple[str, Rule]]:
+    """Each rule with its name. Refuses a misspelt rule, and one that leaves no softmax rows to measure."""
+    parsed = [(str(rule), parse(rule) if isinstance(rule, str) else rule) for rule in rules]
+    for text, rule in parsed:
+        if not rule.has_softmax:
+            raise ArgumentError("what_if", Text("rules with a softmax", "含有 softmax 的规则"), got=repr(text))
+    return parsed
 
 
 def replay(capture: Capture, rules: Sequence[Rule], index: int, rows: int | None = None) -> list[WhatIfLayer]:
-    """One captured call under each of several rules; those that change nothing but the scale are measured together."""
+    """Measure one captured call under each rule. Rules that change only the scale share one pass over the keys."""
     under = [_under(capture, rule, index) for rule in rules]
     rescaled = [i for i, (problem, sink) in enumerate(under) if _only_rescaled(capture, problem, sink)]
     scales = [under[i][0].scale for i in rescaled]
-    found = dict(zip(rescaled, _statistics(capture.problem, capture.sink, rows, scales), strict=True))
+    found = dict(zip(rescaled, statistics(capture.problem, capture.sink, rows, scales), strict=True))
     for i, (problem, sink) in enumerate(under):
         if i not in found:
-            found[i] = _statistics(problem, sink, rows, [problem.scale])[0]
+            found[i] = statistics(problem, sink, rows, [problem.scale])[0]
     return [summarise(index, found[i]) for i in range(len(rules))]
 
 
@@ -59,19 +62,21 @@ def summarise(index: int, stats: RowStats) -> WhatIfLayer:
 
 
 def _under(capture: Capture, rule: Rule, index: int) -> tuple[Problem, Tensor | None]:
+    """The captured problem and sink under a rule.
+
+    The logits are scale·q·k, and q·k may already carry factors that the model multiplied in. A normalisation removes these
+    factors from q and k, so they then belong to the scale.
+    """
     problem, visibility = capture.problem, capture.problem.visibility
-    rule = _at_layer(rule, index)
-    site = Site(problem.q.shape[3], problem.q.shape[1], visibility.positions, visibility.counts)
-    resolved = rule.resolve(site)
-    scale = problem.scale
-    if any(isinstance(factor, SETS_THE_SCALE) for factor in factors(rule)):
-        on_the_way = [factor.value for factor in (capture.q_factor, capture.k_factor) if factor.value is not None]
-        scale = 1.0
-        for value in on_the_way:
-            scale /= value
+    resolved = rule.at_layer(index).resolve(
+        Site(problem.q.shape[3], problem.q.shape[1], visibility.positions, visibility.counts)
+    )
+    carried = prod(factor.value for factor in (capture.q_factor, capture.k_factor) if factor.value is not None)
+    scale = 1 / carried if rule.sets_scale else problem.scale
     q, k = problem.q, problem.k
     if resolved.normalise is not None:
         q, k = resolved.normalise(q, k)
+        scale *= carried
     if isinstance(resolved.multiplier, Tensor):
         q = (q.to(problem.dtype) * resolved.multiplier).to(problem.dtype)
     else:
@@ -79,23 +84,6 @@ def _under(capture: Capture, rule: Rule, index: int) -> tuple[Problem, Tensor | 
     softcap = problem.softcap if resolved.softcap is None else resolved.softcap
     sink = capture.sink if resolved.sink is None else resolved.sink
     return replace(problem, q=q, k=k, scale=scale, softcap=softcap), sink
-
-
-def _at_layer(rule: Rule, index: int) -> Rule:
-    """A by-layer rule knows its layer only here."""
-    made = [ByLayer(index) if isinstance(factor, ByLayer) else factor for factor in factors(rule)]
-    product = made[0]
-    for factor in made[1:]:
-        product = product * factor
-    return product
-
-
-def _statistics(problem: Problem, sink: Tensor | None, rows: int | None, scales: Sequence[float]) -> list[RowStats]:
-    total, chosen = problem.q.shape[2], None
-    if rows is not None and rows < total:
-        chosen = torch.linspace(0, total - 1, rows, device=problem.q.device).long().unique()
-    found = statistics_at(problem, scales, chosen)
-    return found if sink is None else [stats.with_sink(sink.view(-1, 1)) for stats in found]
 
 
 def _finite(value: float) -> float | None:

@@ -1,8 +1,8 @@
-"""The scale a model declares: from its configuration, by what is known of its architecture.
+"""The scale a model declares, read from its configuration and from what is known of its architecture.
 
-`declared` returns the multiplier between the projections' q·k and the logits that the architecture's definition asks for,
-as a rule with a number, and the keys it was read from. Models without a configuration declare nothing; by convention they
-are held against 1/√d.
+`declared` returns the multiplier between the projections' q·k and the logits that the architecture's definition asks for:
+the rule, its number, and the configuration keys they were read from. A model without a configuration declares nothing and
+is compared with the convention, 1/√d.
 """
 
 from collections.abc import Callable
@@ -18,26 +18,24 @@ from isotherm.scale import (
     Fixed,
     Fold,
     InverseSqrt,
-    Llama4Temperature,
-    LogN,
     LongRoPE,
-    Ministral3Temperature,
     NoScale,
     Product,
     Rule,
-    ScalableSoftmax,
     YaRN,
 )
-from isotherm.scale.rule import factors
-from isotherm.scale.rule import value as value_of
+from isotherm.scale import value as value_of
 
 CONVENTION = "convention"
 
 
 @dataclass(frozen=True)
 class Declared:
-    """A rule, its number here, and where it was read. `normalised`: q and k pass a QK-norm first, and the number is what
-    multiplies the normalised ones; `per_query`: a factor of the position comes on top."""
+    """A declared rule, its number at this layer, and where it was read.
+
+    `normalised`: q and k pass a QK-norm first, and the number multiplies the normalised q·k. `per_query`: a factor that
+    depends on the query's position is applied as well.
+    """
 
     rule: str
     value: float | None
@@ -56,18 +54,18 @@ class Place:
     head_dim: int
 
     def get(self, key: str, default: Any = None) -> Any:
-        """A configuration key, None and missing alike."""
+        """A configuration value; the default if the key is missing or None."""
         found = getattr(self.config, key, None)
         return default if found is None else found
 
     @property
     def model_type(self) -> str:
-        """transformers' name of the architecture."""
+        """The architecture's name in transformers."""
         return str(self.get("model_type", ""))
 
 
 def declared(place: Place) -> Declared:
-    """What this layer should multiply q·k by."""
+    """The scale that this layer's model declares."""
     if isinstance(own := getattr(place.module, "declares", None), Rule):
         return _own(own, place)
     if place.config is None:
@@ -82,13 +80,10 @@ def declared(place: Place) -> Declared:
     return Declared(str(rule), number, ", ".join(filter(None, (source, rope))), _normalises(place), per_query)
 
 
-_BY_POSITION = (LogN, ScalableSoftmax, Llama4Temperature, Ministral3Temperature)
-
-
 def _own(rule: Rule, place: Place) -> Declared:
-    """Isotherm's own models name the rule they are built with; what goes by position comes on top of the number."""
-    parts = factors(rule)
-    fixed = tuple(part for part in parts if not isinstance(part, _BY_POSITION))
+    """Isotherm's own models name the rule they are built with. Its factors that depend on the query are not in the number."""
+    parts = rule.factors
+    fixed = tuple(part for part in parts if not part.per_query)
     number = value_of(Product(fixed), place.head_dim, 1024, int(getattr(place.module, "heads", 1)))
     normalised = any(part.fold is Fold.N for part in parts)
     return Declared(str(rule), number, "rule", normalised, per_query=len(fixed) < len(parts))
@@ -118,7 +113,7 @@ def _gpt2(place: Place) -> tuple[Rule, str]:
 
 
 def _mla(place: Place) -> tuple[Rule, str]:
-    """DeepSeek's latent attention: 1/√d over the whole query, times m² when YaRN asks for it."""
+    """DeepSeek's latent attention: 1/√d over the whole query, times m² under YaRN."""
     rope = _rope_parameters(place)
     m, factor = rope.get("mscale_all_dim"), rope.get("factor")
     if m and factor and float(factor) > 1 and rope.get("rope_type", rope.get("type", "default")) != "default":
@@ -132,7 +127,7 @@ def _mpt(place: Place) -> tuple[Rule, str]:
 
 
 def _deberta(place: Place) -> tuple[Rule, str]:
-    """Disentangled attention shares the variance between content and position terms: 1/√(d·terms)."""
+    """Disentangled attention adds content and position terms and divides by the spread of their sum: 1/√(d·terms)."""
     terms = 1 + sum(term in (place.get("pos_att_type") or ()) for term in ("c2p", "p2c"))
     return Fixed(1 / sqrt(place.head_dim * terms)), f"pos_att_type gives {terms} terms"
 
@@ -153,7 +148,7 @@ _ARCHITECTURES: dict[str, Callable[[Place], tuple[Rule, str]]] = {
 
 
 def _rope_parameters(place: Place) -> dict[str, Any]:
-    """The rotary parameters, wherever this release keeps them; per-layer-type dicts are flattened to the first."""
+    """The rotary parameters under either of transformers' names; of one dict per layer type, this layer's."""
     found = place.get("rope_parameters") or place.get("rope_scaling") or {}
     found = dict(found)
     if found and all(isinstance(inner, dict) for inner in found.values()):
@@ -164,7 +159,7 @@ def _rope_parameters(place: Place) -> dict[str, Any]:
 
 
 def _rope(place: Place) -> tuple[Rule | None, str]:
-    """What a rotary embedding that lengthens q and k multiplies logits by."""
+    """The factor that a stretched rotary embedding multiplies into the logits, and the keys it was read from."""
     rope = _rope_parameters(place)
     kind, factor = rope.get("rope_type", rope.get("type", "default")), rope.get("factor")
     given = rope.get("attention_factor")
@@ -181,7 +176,7 @@ def _rope(place: Place) -> tuple[Rule | None, str]:
 
 
 def _temperature(place: Place) -> bool:
-    """Whether a per-query factor comes on top of the number (Llama 4, Ministral 3, Qwen-1)."""
+    """Whether a factor per query is applied beside the number (Llama 4, Ministral 3, Qwen-1)."""
     rope = _rope_parameters(place)
     llama4 = place.get("attn_temperature_tuning", False) and not getattr(place.module, "use_rope", True)
     return bool(llama4 or rope.get("llama_4_scaling_beta") or place.get("use_logn_attn", False))

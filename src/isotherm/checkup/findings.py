@@ -1,17 +1,17 @@
-"""What a person should act on: each with its evidence, the source of its threshold, and what to do."""
+"""Findings: what a person should act on, with evidence, the source of the threshold, and what to do."""
 
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import get_args
 
-from isotherm.health import thresholds as limits
+from isotherm.checkup import thresholds as limits
 from isotherm.language import Text
 from isotherm.record import CheckRecord, Comparison, Finding, HeadStats, Layer, Severity, Subject, Unseen
 from isotherm.theory import freezing_threshold
 
 FLOAT16_MAX = 65504.0
 HEADS_NAMED = 4
-"""Heads of a layer named one by one; more of them are one finding."""
+"""A layer with more affected heads than this gets one finding for all of them."""
 CODES = (
     "scale-mismatch",
     "implementations-disagree",
@@ -27,7 +27,7 @@ CODES = (
 def findings(
     subject: Subject, layers: tuple[Layer, ...], comparisons: tuple[Comparison, ...], unseen: tuple[Unseen, ...]
 ) -> tuple[Finding, ...]:
-    """All of them, the gravest first, then in the order of the layers."""
+    """All findings, gravest first, then in layer order."""
     found = [finding for layer in layers for finding in (*_scale(layer), *_condensed([*_heads(subject, layer)]))]
     found += [*_disagreements(comparisons), *_unseen(unseen)]
     order = get_args(Severity)
@@ -73,7 +73,7 @@ def _scale(layer: Layer) -> Iterator[Finding]:
 
 
 def _likely(ratio: float, declared: float, head_dim: int) -> str:
-    """The usual mistake that has this ratio."""
+    """Name the common mistake that would give this ratio."""
     usual = {
         "scale missing": 1 / declared,
         "scale applied twice": declared,
@@ -101,7 +101,7 @@ def _heads(subject: Subject, layer: Layer) -> Iterator[Finding]:
 
 
 def _condensed(found: list[Finding]) -> list[Finding]:
-    """One finding for the layer where many of its heads have the same one; the worst head's evidence stands for all."""
+    """Replace a finding repeated by many heads with one for the layer, which shows the worst head's evidence."""
     kept = []
     for code in dict.fromkeys(finding.code for finding in found):
         same = [finding for finding in found if finding.code == code]
@@ -234,6 +234,6 @@ def _unseen(unseen: tuple[Unseen, ...]) -> Iterator[Finding]:
 
 
 def fraction(record: CheckRecord, state: str) -> float:
-    """The share of heads in a state."""
+    """The fraction of heads in a state."""
     states = [head.state for layer in record.layers for head in layer.head_stats]
     return states.count(state) / len(states) if states else 0.0  # type: ignore[arg-type]

@@ -1,12 +1,12 @@
 """The scale in force against the scale declared.
 
-The scale in force is the true multiplier between the projections' q·k and the logits: what the kernel was handed, times
-what happened to q and k on the way. So a query that was scaled early, d^-¼ on both sides, or YaRN's longer rotations all
-come out as what they are.
+The scale in force is the true multiplier between the projections' q·k and the logits: the scale passed to the kernel,
+times every factor that q and k picked up between projection and kernel. This covers a query scaled early, d^-¼ on both q
+and k, and YaRN's factor inside the rotary embedding.
 """
 
-from isotherm.health.declare import CONVENTION, Declared
-from isotherm.health.thresholds import SCALE_TOLERANCE
+from isotherm.checkup.declare import CONVENTION, Declared
+from isotherm.checkup.thresholds import SCALE_TOLERANCE
 from isotherm.language import Text
 from isotherm.probe import Capture
 from isotherm.record import ScaleAudit
@@ -16,17 +16,17 @@ UNTRACED = Text(
     "没有找到 {which} 的投影，因此无法得知实际的缩放",
 )
 NORMALISED = Text(
-    "q and k are normalised first; the number multiplies the normalised ones",
+    "q and k are normalised first; the number multiplies the normalised q·k",
     "q 与 k 先经归一化；此数乘在归一化之后",
 )
-PER_QUERY = Text("a factor of the query's position comes on top", "另有随查询位置变化的因子")
+PER_QUERY = Text("a factor that depends on the query's position is applied as well", "另有随查询位置变化的因子")
 UNDECLARED_NORM = Text(
-    "q and k are normalised, and no configuration says by what scale", "q 与 k 经过归一化，而配置没有说明其缩放"
+    "q and k are normalised, and no configuration declares the scale", "q 与 k 经过归一化，而配置没有说明其缩放"
 )
 
 
 def audit(capture: Capture, declared: Declared) -> ScaleAudit:
-    """One layer's three numbers, and whether they agree."""
+    """One layer's scale as passed to the kernel, in force, and declared, and whether the last two agree."""
     handed = capture.problem.scale
     effective, note = _effective(capture)
     agrees = None

@@ -1,22 +1,23 @@
-"""The same model under each attention implementation it supports: one formula, so one answer."""
+"""Compare a model's attention implementations: they compute one formula, so their statistics must agree."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from torch import nn
 
-from isotherm.health.thresholds import SAME_STATISTICS
+from isotherm.checkup.thresholds import SAME_STATISTICS
 from isotherm.record import Comparison, HeadStats, Layer
 
 IMPLEMENTATIONS = ("eager", "sdpa")
-"""What runs anywhere. Flash needs a GPU, and flex a compiler."""
+"""The implementations that run on any machine. Flash needs a GPU, and flex a compiler."""
 HALF_PRECISION_ROOM = 5.0
+"""How much wider the tolerance is for models in half precision."""
 
 
 def compare_implementations(
     model: nn.Module, present: tuple[Layer, ...], look: Callable[[], tuple[Layer, ...]]
 ) -> tuple[Comparison, ...]:
-    """The present implementation against each other one; nothing for models that have no choice."""
+    """Compare the model's present implementation with each other one. Models without a choice give no comparison."""
     current = getattr(getattr(model, "config", None), "_attn_implementation", None)
     if not isinstance(current, str) or not present or not hasattr(model, "set_attn_implementation"):
         return ()
@@ -35,7 +36,7 @@ def compare_implementations(
 
 @contextmanager
 def switched(model: nn.Module, implementation: str) -> Iterator[bool]:
-    """The model under another implementation, if it takes it; every configuration is put back as it was."""
+    """Switch the model to another implementation, if it has it, and restore every configuration afterwards."""
     configs = {
         id(config): config for module in model.modules() if (config := getattr(module, "config", None)) is not None
     }
@@ -54,7 +55,7 @@ def switched(model: nn.Module, implementation: str) -> Iterator[bool]:
 
 
 def difference(a: tuple[Layer, ...], b: tuple[Layer, ...], names: tuple[str, str], tolerance: float) -> Comparison:
-    """The first layer that differs by more than the tolerance, for what follows only inherits it; else the worst."""
+    """The first layer that differs by more than the tolerance, since later layers inherit its error; else the worst one."""
     worst = Comparison(names, None, "layers", float(len(a) != len(b)), tolerance, agree=len(a) == len(b))
     if len(a) != len(b):
         return worst
@@ -68,7 +69,7 @@ def difference(a: tuple[Layer, ...], b: tuple[Layer, ...], names: tuple[str, str
 
 
 def _gap(one: Layer, other: Layer) -> tuple[str, float]:
-    """The statistic that differs most, relative to its size."""
+    """The statistic that differs most, and its relative difference."""
     gaps = [("none", 0.0)]
     if one.scale.effective is not None and other.scale.effective is not None:
         gaps.append(("scale", _relative(one.scale.effective, other.scale.effective)))
@@ -85,7 +86,7 @@ _READ: dict[str, Callable[[HeadStats], float | None]] = {
     "jacobian_trace": lambda head: head.jacobian_trace.mean,
 }
 _LEAST = {"logit_std": 0.05, "max_logit": 1.0, "entropy": 0.5, "jacobian_trace": 0.5}
-"""Below these sizes a difference is taken as it is: 1 % of nearly nothing is rounding."""
+"""A difference is divided by the statistic's size, but by no less than this: near 0 a relative difference is rounding."""
 
 
 def _relative(a: float | None, b: float | None, least: float = 0.0) -> float:

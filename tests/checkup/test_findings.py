@@ -1,23 +1,20 @@
 """Each kind of bug is reported with its code at its layer, and what is legitimate is not."""
 
-from dataclasses import replace
-
 import pytest
 import torch
 
 import isotherm
-from isotherm.checkup import Options
-from isotherm.health.findings import CODES
+from isotherm.checkup.findings import CODES
 from isotherm.record import SCHEMA, CheckRecord, from_plain, to_plain
-from tests.health.models import DIM, HEADS, Attention, Model, batch, trained
+from tests.checkup.models import DIM, HEADS, Attention, Model, batch, trained
 
-QUICK = Options(what_if=(), compare=False)
+QUICK = {"what_if": (), "compare": False}
 D = DIM // HEADS
 
 
 def check(*layers, data=None):
     torch.manual_seed(0)
-    return isotherm.check(trained(Model(*layers)), batch() if data is None else data, options=QUICK)
+    return isotherm.check(trained(Model(*layers)), batch() if data is None else data, **QUICK)
 
 
 def codes(report):
@@ -96,12 +93,12 @@ def test_diverging_logits_are_an_error_and_leave_no_room_for_half_precision():
 def test_an_untrained_model_whose_softmax_is_frozen_is_an_error():
     torch.manual_seed(0)
     model = Model(Attention(scale=40.0))
-    report = isotherm.check(model, batch(), options=QUICK)
+    report = isotherm.check(model, batch(), **QUICK)
     assert "frozen-at-init" in {finding.code for finding in report.findings}
     assert report.layers[0].advice is not None
     assert report.layers[0].advice.factor < 0.2
     assert "frozen-at-init" not in {
-        finding.code for finding in isotherm.check(trained(model), batch(), options=QUICK).findings
+        finding.code for finding in isotherm.check(trained(model), batch(), **QUICK).findings
     }
 
 
@@ -111,7 +108,7 @@ def test_many_heads_of_a_layer_are_one_finding():
     with torch.no_grad():
         layer.q_proj.weight *= 300
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("isotherm.health.findings.HEADS_NAMED", 2)
+        patch.setattr("isotherm.checkup.findings.HEADS_NAMED", 2)
         found = check(layer).findings
     assert [finding.code for finding in found] == ["logits-large"]
     assert "4 heads of this layer" in found[0].message.en
@@ -152,7 +149,7 @@ def test_the_record_survives_json():
     import json
 
     torch.manual_seed(0)
-    record = isotherm.check(Model(Attention(), Attention(scale=1.0)), batch(), options=Options(context=4096)).record
+    record = isotherm.check(Model(Attention(), Attention(scale=1.0)), batch(), context=4096).record
     assert record.schema == SCHEMA
     again = from_plain(CheckRecord, json.loads(json.dumps(to_plain(record))))
     assert to_plain(again) == to_plain(record)
@@ -161,8 +158,7 @@ def test_the_record_survives_json():
 
 
 def test_padding_queries_are_no_rows():
-    from isotherm.health.examine import without_padding
-    from isotherm.health.what_if import measure
+    from isotherm.checkup.measure import measure
     from isotherm.probe import probe
 
     torch.manual_seed(0)
@@ -171,7 +167,7 @@ def test_padding_queries_are_no_rows():
         model(batch())
     mask = torch.ones(2, 23)
     mask[1, :5] = 0
-    stats = without_padding(measure(seen.captures[0]), seen.captures[0], {"attention_mask": mask})
+    stats = measure(seen.captures[0], batch={"attention_mask": mask})
     assert stats.empty[1, :, :5].all()
     assert stats.empty.sum() == 5 * HEADS
 
@@ -181,7 +177,7 @@ def test_context_says_what_keeps_the_entropy():
     layer = Attention()
     with torch.no_grad():
         layer.q_proj.weight *= 4
-    report = isotherm.check(trained(Model(layer)), batch(101), options=replace(QUICK, context=8192))
+    report = isotherm.check(trained(Model(layer)), batch(101), **QUICK, context=8192)
     context = report.record.context
     assert context.seen == 101
     assert context.factor > 1

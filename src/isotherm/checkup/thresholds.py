@@ -1,4 +1,4 @@
-"""Every limit a state or finding rests on, in one table, with where it comes from."""
+"""Every threshold behind a state or finding, with its source."""
 
 from dataclasses import dataclass
 
@@ -7,7 +7,7 @@ from isotherm.language import Text
 
 @dataclass(frozen=True)
 class Threshold:
-    """A number, and why it is this one."""
+    """A number and the reason for it."""
 
     value: float
     reason: Text

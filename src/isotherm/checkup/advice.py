@@ -1,12 +1,12 @@
-"""What to do about a layer's temperature, in terms of the model at hand; and what a longer context would do to it."""
+"""How to bring a layer to the right temperature in this model, and what a longer context would do to it."""
 
 from math import log
 from statistics import median
 
-from isotherm.health.declare import Declared, Place
+from isotherm.checkup.declare import Declared, Place
 from isotherm.language import Text
 from isotherm.probe import Capture
-from isotherm.record import Advice, Context, Layer
+from isotherm.record import Advice, Context, HeadStats, Layer
 from isotherm.theory import freezing_threshold, gaussian_row
 
 CONFIG = Text("set {key} = {value} in the configuration", "在配置中设 {key} = {value}")
@@ -15,26 +15,32 @@ WEIGHT = Text(
     "multiply {source}.weight (and its bias) by {factor:.3g}", "将 {source}.weight（及其偏置）乘以 {factor:.3g}"
 )
 GAIN = Text(
-    "multiply the gain of the layer's query norm by {factor:.3g}: rescaling the projection does nothing, the norm undoes it",
+    "multiply the gain of the layer's query norm by {factor:.3g}: rescaling the projection does nothing, the norm cancels that",
     "将该层查询归一化的增益乘以 {factor:.3g}：改投影权重无效，归一化会抵消它",
 )
 POWERS = {"query_pre_attn_scalar": -2, "attention_multiplier": 1}
-"""Configuration keys that set the scale, and the power of the factor to multiply them by."""
+"""Configuration keys that set the scale. To multiply the scale by f, multiply the key's value by f to this power."""
 ALTERNATIVELY = Text("{first}; or {second}", "{first}；或者{second}")
 
 
 def advise(
-    layer: Layer, capture: Capture, declared: Declared, place: Place, *, at_initialisation: bool
+    heads: tuple[HeadStats, ...],
+    keys: int,
+    capture: Capture,
+    declared: Declared,
+    place: Place,
+    *,
+    at_initialisation: bool,
 ) -> Advice | None:
-    """The factor that brings the logit spread to its target, where it is off; None where it is fine.
+    """The factor that brings a layer's logit spread to its target, or None if the spread is fine.
 
-    At initialisation the target is 1, what 1/√d is for, and twice that is off. A trained model may have learned a wide
-    spread: it is off only past the freezing point σ_c, and the target is half of it, where rows still share their weight.
+    At initialisation the target is 1, which is what 1/√d is for, and more than 2 is wrong. A trained model may have learnt
+    a wide spread: more than the freezing point σ_c is wrong, and the target is σ_c/2, where rows still share their weight.
     """
-    spreads = [head.logit_std for head in layer.head_stats if head.logit_std is not None]
-    if not spreads or layer.keys < 3:
+    spreads = [head.logit_std for head in heads if head.logit_std is not None]
+    if not spreads or keys < 3:
         return None
-    spread, edge = median(spreads), freezing_threshold(layer.keys)
+    spread, edge = median(spreads), freezing_threshold(keys)
     target, limit = (1.0, 2.0) if at_initialisation else (edge / 2, edge)
     if spread <= limit:
         return None
@@ -62,15 +68,15 @@ LONGER = Text(
 )
 
 
-def context(layers: tuple[Layer, ...], length: int) -> Context | None:
-    """What becomes of the entropy at another length if the logits keep their spread, and the factor that keeps it."""
+def context_of(layers: tuple[Layer, ...], length: int) -> Context | None:
+    """Predict the entropy at another length for the same logit spread, and the factor that would keep the entropy."""
     spreads = [head.logit_std for layer in layers for head in layer.head_stats if head.logit_std is not None]
     seen = max((layer.keys for layer in layers), default=0)
     if not spreads or seen < 2 or length < 2:
         return None
     sigma = median(spreads)
     now, then = gaussian_row(seen, sigma), gaussian_row(length, sigma)
-    factor = _keeping(now.entropy, length, sigma)
+    factor = _factor_that_keeps(now.entropy, length, sigma)
     message = LONGER.format(
         length=length,
         sigma=sigma,
@@ -83,7 +89,7 @@ def context(layers: tuple[Layer, ...], length: int) -> Context | None:
     return Context(length, seen, now.entropy / log(seen), then.entropy / log(length), factor, message)
 
 
-def _keeping(entropy: float, length: int, sigma: float) -> float:
+def _factor_that_keeps(entropy: float, length: int, sigma: float) -> float:
     """The multiplier of σ at which `length` keys have this entropy, by bisection: entropy falls as σ grows."""
     low, high = 1e-3, 1e3
     for _ in range(40):

@@ -6,12 +6,11 @@ import pytest
 import torch
 
 import isotherm
-from isotherm.checkup import Options
 from tests.probe.architectures import TRANSFORMERS, build
 
 transformers = pytest.importorskip("transformers")
 SCALE_CODES = {"scale-mismatch", "implementations-disagree"}
-QUICK = Options(what_if=(), compare=False)
+QUICK = {"what_if": (), "compare": False}
 
 
 def made(name, **options):
@@ -25,7 +24,7 @@ def made(name, **options):
 @pytest.mark.parametrize("name", TRANSFORMERS)
 def test_a_stock_architecture_raises_no_alarm(name):
     model, batch = made(name)
-    report = isotherm.check(model, batch, options=Options(what_if=()))
+    report = isotherm.check(model, batch, what_if=())
     assert [finding.code for finding in report.findings if finding.code in SCALE_CODES] == []
     assert len(report.layers) == TRANSFORMERS[name].calls
     audited = [layer.scale.agrees for layer in report.layers]
@@ -64,7 +63,7 @@ def test_a_wrong_scale_in_one_layer_is_reported_at_that_layer(name, factor, monk
         monkeypatch.undo()
         attention = [m for m in model.modules() if hasattr(m, "scaling") and hasattr(m, "q_proj")][target]
         monkeypatch.setattr(attention, "scaling", 1.0)
-    assert mismatches(isotherm.check(model, batch, options=QUICK)) == [target]
+    assert mismatches(isotherm.check(model, batch, **QUICK)) == [target]
 
 
 def test_gemma_2_with_the_wrong_scalar():
@@ -75,7 +74,7 @@ def test_gemma_2_with_the_wrong_scalar():
             layer.scaling *= (
                 model.config.query_pre_attn_scalar / (model.config.query_pre_attn_scalar * 256 / 224)
             ) ** 0.5
-    found = [f for f in isotherm.check(model, batch, options=QUICK).findings if f.code == "scale-mismatch"]
+    found = [f for f in isotherm.check(model, batch, **QUICK).findings if f.code == "scale-mismatch"]
     assert [f.layer for f in found] == [0, 1]
     assert found[0].severity == "error"
     assert "query_pre_attn_scalar" in found[0].evidence["source"]
@@ -92,7 +91,7 @@ def test_a_flag_that_one_implementation_ignores(flag, monkeypatch):
         return original(attention, query, *args, scaling=query.shape[-1] ** -0.5, **kwargs)
 
     monkeypatch.setitem(type(functions)._global_mapping, "sdpa", ignores)
-    report = isotherm.check(model, batch, options=Options(what_if=()))
+    report = isotherm.check(model, batch, what_if=())
     first = 1 if flag == "gpt2-by-layer" else 0
     assert [(f.code, f.layer) for f in report.findings] == [("implementations-disagree", first)]
     assert model.config._attn_implementation == "eager"
@@ -108,13 +107,11 @@ def test_opt_scaled_twice_under_one_implementation(monkeypatch):
         return original(attention, query, *args, scaling=None, **kwargs)
 
     monkeypatch.setitem(type(functions)._global_mapping, "sdpa", twice)
-    assert [f.code for f in isotherm.check(model, batch, options=Options(what_if=())).findings] == [
-        "implementations-disagree"
-    ]
+    assert [f.code for f in isotherm.check(model, batch, what_if=()).findings] == ["implementations-disagree"]
     monkeypatch.undo()
     monkeypatch.setitem(type(functions)._global_mapping, "sdpa", twice)
     model, batch = build("opt", attention="sdpa")
-    assert mismatches(isotherm.check(model, batch, options=QUICK)) == [0, 1]
+    assert mismatches(isotherm.check(model, batch, **QUICK)) == [0, 1]
 
 
 def test_a_yarn_factor_that_was_dropped():
@@ -123,7 +120,7 @@ def test_a_yarn_factor_that_was_dropped():
     for module in model.modules():
         if hasattr(module, "attention_scaling"):
             module.attention_scaling = 1.0
-    found = [f for f in isotherm.check(model, batch, options=QUICK).findings if f.code == "scale-mismatch"]
+    found = [f for f in isotherm.check(model, batch, **QUICK).findings if f.code == "scale-mismatch"]
     assert [f.layer for f in found] == [0, 1]
     assert "yarn" in found[0].evidence["source"]
 
@@ -134,7 +131,7 @@ def test_deepseek_without_its_mscale():
     for module in model.modules():
         if hasattr(module, "scaling"):
             module.scaling = module.qk_head_dim**-0.5
-    assert mismatches(isotherm.check(model, batch, options=QUICK)) == [0, 1]
+    assert mismatches(isotherm.check(model, batch, **QUICK)) == [0, 1]
 
 
 def test_a_qk_norm_gain_that_differs_between_paths(monkeypatch):
@@ -147,7 +144,7 @@ def test_a_qk_norm_gain_that_differs_between_paths(monkeypatch):
         return original(attention, query * 1.5, *args, **kwargs)
 
     monkeypatch.setitem(type(functions)._global_mapping, "sdpa", other_gain)
-    report = isotherm.check(model, batch, options=Options(what_if=()))
+    report = isotherm.check(model, batch, what_if=())
     assert [(f.code, f.layer) for f in report.findings] == [("implementations-disagree", 0)]
 
 
@@ -166,5 +163,5 @@ def test_a_custom_attention_that_is_given_no_mask(padded, monkeypatch):
 
     monkeypatch.setitem(type(functions)._global_mapping, "custom", custom)
     model.set_attn_implementation("custom")
-    found = [f for f in isotherm.check(model, batch, options=Options(what_if=())).findings if f.severity == "error"]
+    found = [f for f in isotherm.check(model, batch, what_if=()).findings if f.severity == "error"]
     assert {(f.code, f.layer) for f in found} == {("implementations-disagree", 0)}

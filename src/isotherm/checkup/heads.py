@@ -1,35 +1,39 @@
-"""From row statistics to a head's record: quantiles, histograms, and its state."""
+"""Turn row statistics into each head's record: quantiles, state, histograms and theory's prediction."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import chain, islice
-from math import isfinite
+from math import isfinite, log
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from isotherm.health.thresholds import DIFFUSE, SATURATED, SINK
-from isotherm.record import HeadDetail, HeadStats, Spread, State
+from isotherm.checkup.thresholds import DIFFUSE, SATURATED, SINK
+from isotherm.record import HeadDetail, HeadStats, Layer, Spread, State
 from isotherm.stats import RowStats, Summary
+from isotherm.theory import gaussian_row
 
 BINS = 20
 STRETCHES = 32
+WIDEST = 1e3
+"""The largest logit spread to predict for."""
 SPREADS = ("entropy", "entropy_fraction", "jacobian_trace", "top1", "n_eff")
 FIELDS = ("mean", "p10", "p50", "p90", "max")
-"""of a `Summary`, in the order `_plain` reads them."""
+"""Fields of a `Summary`, in the order `_plain` reads them."""
 
 
 def heads_of_layers(layers: list[RowStats]) -> list[tuple[HeadStats, ...]]:
-    """Each layer's records. Layers of one shape are worked on as if their heads were one layer's: a tenth of the work."""
+    """Each layer's head records. Layers of one shape are summarised together, which takes a tenth of the time."""
     made: dict[int, tuple[HeadStats, ...]] = {}
-    for group in _alike(layers):
+    for group in _same_shape(layers):
         numbers = [range(layers[index].rest.shape[1]) for index in group]
         records = iter(head_stats(RowStats.cat([layers[index] for index in group], 1), [*chain(*numbers)]))
         made |= {index: tuple(islice(records, len(heads))) for index, heads in zip(group, numbers, strict=True)}
     return [made[index] for index in range(len(layers))]
 
 
-def _alike(layers: list[RowStats]) -> list[list[int]]:
+def _same_shape(layers: list[RowStats]) -> list[list[int]]:
     groups: dict[tuple[object, ...], list[int]] = {}
     for index, stats in enumerate(layers):
         sampled = None if stats.rows is None else tuple(stats.rows.tolist())
@@ -39,7 +43,7 @@ def _alike(layers: list[RowStats]) -> list[list[int]]:
 
 
 def head_stats(stats: RowStats, numbers: Sequence[int]) -> list[HeadStats]:
-    """One record a head, from statistics [B, Hq, R]; `numbers` are the heads' own."""
+    """One record for each head of statistics [B, Hq, R]. `numbers` are the heads' indices within their layers."""
     summaries = stats.summaries((*SPREADS, "sink", "max_logit", "logit_std"))
     entropy = summaries["entropy"]
     read = dict(zip(summaries, _plain(list(summaries.values())), strict=True))
@@ -72,7 +76,7 @@ def head_stats(stats: RowStats, numbers: Sequence[int]) -> list[HeadStats]:
 
 
 def _plain(summaries: list[Summary]) -> list[list[list[float | None]]]:
-    """Summaries → fields → heads as plain numbers, None for what does not exist."""
+    """Summaries as plain numbers [summary][field][head], None where a number is not finite."""
     table = torch.stack([torch.stack([getattr(summary, name) for name in FIELDS]) for summary in summaries])
     numbers: list[list[list[float | None]]] = table.tolist()
     if bool(table.isfinite().all()):
@@ -81,7 +85,7 @@ def _plain(summaries: list[Summary]) -> list[list[list[float | None]]]:
 
 
 def state(rows: int, invalid: int, gate: float | None, fraction: float | None, excess: float) -> State:
-    """A head's state. Invalid before all; a sink explains a closed gate, so it is named before saturation."""
+    """A head's state. `invalid` comes first. `sink` comes before `saturated`, because a sink explains a closed gate."""
     if invalid:
         return "invalid"
     if not rows:
@@ -94,13 +98,36 @@ def state(rows: int, invalid: int, gate: float | None, fraction: float | None, e
 
 
 def _first_key_excess(stats: RowStats) -> list[float]:
-    """Mean probability of the first key beyond its even share 1/n, over rows that see more than one key."""
+    """Per head, how far the first key's mean probability exceeds 1/n, over rows that see more than one key."""
     beyond = stats.sink - 1 / stats.n.clamp(min=1)
     beyond = torch.where(stats.n > 1, beyond, torch.nan)
     return beyond.transpose(0, 1).flatten(1).nanmean(-1).nan_to_num(0.0).tolist()
 
 
-def details(stats: RowStats) -> list[HeadDetail]:
+def with_detail(layers: tuple[Layer, ...], measured: list[RowStats]) -> tuple[Layer, ...]:
+    """Add histograms, profiles and predictions to each head. Takes about a millisecond a head."""
+    return tuple(
+        replace(
+            layer,
+            head_stats=tuple(
+                replace(_predicted(head, layer.keys), detail=detail)
+                for head, detail in zip(layer.head_stats, _details(stats), strict=True)
+            ),
+        )
+        for layer, stats in zip(layers, measured, strict=True)
+    )
+
+
+def _predicted(head: HeadStats, keys: int) -> HeadStats:
+    """The head with what Gaussian logits of its spread would give."""
+    if head.logit_std is None or keys < 2 or not 0 < head.logit_std < WIDEST:
+        return head
+    # Two digits of the spread fix the prediction well within its scatter over rows, and let heads share one integral.
+    row = gaussian_row(keys, float(f"{head.logit_std:.2g}"))
+    return replace(head, predicted_gate=row.jacobian_trace, predicted_entropy_fraction=row.entropy / log(keys))
+
+
+def _details(stats: RowStats) -> list[HeadDetail]:
     """Histograms and profiles of each head, from statistics [B, Hq, R]."""
     gate, fraction = stats.jacobian_trace, stats.entropy_fraction
     histograms = [_histogram(values).tolist() for values in (gate, fraction)]
@@ -117,7 +144,7 @@ def details(stats: RowStats) -> list[HeadDetail]:
 
 
 def _histogram(values: Tensor) -> Tensor:
-    """Counts of [B, H, R] values in equal bins of [0, 1], per head; NaN is left out."""
+    """Counts [H, BINS] of values [B, H, R] in equal bins of [0, 1]; NaN is left out."""
     flat = values.transpose(0, 1).flatten(1)
     known = flat.isfinite()
     bins = (flat.nan_to_num(0.0) * BINS).long().clamp(0, BINS - 1)
@@ -125,7 +152,7 @@ def _histogram(values: Tensor) -> Tensor:
 
 
 def _profile(values: Tensor) -> Tensor:
-    """Means of [B, H, R] values over equal stretches of the rows, per head."""
+    """Means [H, stretches] of values [B, H, R] over equal stretches of the rows."""
     rows = values.shape[-1]
     stretches = min(STRETCHES, max(1, rows))
     where = (torch.arange(rows, device=values.device) * stretches) // max(1, rows)

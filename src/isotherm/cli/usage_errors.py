@@ -1,4 +1,4 @@
-"""One line for each thing that can be wrong with a command line, in both languages."""
+"""Turn usage errors into one-line messages in both languages."""
 
 from difflib import get_close_matches
 
@@ -9,7 +9,7 @@ from isotherm.language import Text
 
 
 def describe(error: click.ClickException | IsothermError) -> str:
-    """«isotherm: what was wrong», and what to try."""
+    """The line to print: what was wrong, and what to try."""
     return f"isotherm: {_text(error)}"
 
 
@@ -29,7 +29,7 @@ def _text(error: click.ClickException | IsothermError) -> Text | str:
     if isinstance(error, click.UsageError) and error.ctx is not None and isinstance(error.ctx.command, click.Group):
         typed = next((word for word in error.message.split("'")[1:2]), "")
         if typed:
-            return _no_such_command(typed, list(error.ctx.command.commands))
+            return _no_such_command(typed, error.ctx.command.list_commands(error.ctx))
     return Text("{why}", "命令有误：{why}").format(why=error.format_message())
 
 

@@ -1,0 +1,62 @@
+"""Run a model once under the probe and measure every softmax row of what it captured."""
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from isotherm.ops import Problem, statistics_at
+from isotherm.probe import Capture, probe
+from isotherm.record import Unseen
+from isotherm.stats import Moments, RowStats
+
+Batch = Mapping[str, Any] | Sequence[Any] | Tensor
+"""Keyword arguments for the model, positional ones, or one tensor."""
+
+
+def look(model: nn.Module, batch: Batch) -> tuple[list[Capture], list[Unseen], float]:
+    """Run one forward under the probe. Returns its captures, what it could not see, and the seconds it took."""
+    with torch.random.fork_rng(), torch.no_grad(), probe(model) as seen:
+        started = time.perf_counter()
+        call(model, batch)
+        seconds = time.perf_counter() - started
+    return seen.captures, seen.unseen, seconds
+
+
+def call(model: nn.Module, batch: Batch) -> Any:
+    """Call the model on a batch of any of the three kinds."""
+    if isinstance(batch, Tensor):
+        return model(batch)
+    return model(**batch) if isinstance(batch, Mapping) else model(*batch)
+
+
+def measure(capture: Capture, rows: int | None = None, batch: Batch = ()) -> RowStats:
+    """Measure a captured call: every row, or `rows` rows spread evenly. Rows that `batch` marks as padding become empty."""
+    stats = statistics(capture.problem, capture.sink, rows, [capture.problem.scale])[0]
+    return _without_padding(stats, capture, batch)
+
+
+def statistics(problem: Problem, sink: Tensor | None, rows: int | None, scales: Sequence[float]) -> list[RowStats]:
+    """Measure a problem at each of several scales, which share one pass over the keys where they can."""
+    total, chosen = problem.q.shape[2], None
+    if rows is not None and rows < total:
+        chosen = torch.linspace(0, total - 1, rows, device=problem.q.device).long().unique()
+    found = statistics_at(problem, scales, chosen)
+    return found if sink is None else [stats.with_sink(sink.view(-1, 1)) for stats in found]
+
+
+def _without_padding(stats: RowStats, capture: Capture, batch: Batch) -> RowStats:
+    if not isinstance(batch, Mapping):
+        return stats
+    queries = capture.problem.q.shape[2]
+    in_decoder = "decoder" in capture.name and ("decoder_input_ids" in batch or "decoder_attention_mask" in batch)
+    mask = batch.get("decoder_attention_mask" if in_decoder else "attention_mask")
+    if not isinstance(mask, Tensor) or mask.shape != (stats.rest.shape[0], queries) or bool(mask.all()):
+        return stats
+    rows = stats.rows if stats.rows is not None else torch.arange(queries)
+    real = (mask[:, rows.to(mask.device)] != 0).unsqueeze(1).to(stats.rest.device)
+    moments = stats.moments
+    return replace(stats, moments=Moments(moments.count * real, moments.mean, moments.m2))

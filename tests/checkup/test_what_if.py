@@ -1,0 +1,70 @@
+"""A replay under a rule gives what `attention(scale=rule)` gives, for every rule of the atlas."""
+
+from dataclasses import astuple
+
+import pytest
+import torch
+
+import isotherm
+from isotherm.checkup.measure import look
+from isotherm.checkup.what_if import replay, summarise
+from isotherm.errors import ArgumentError
+from isotherm.scale import ATLAS, InverseSqrt, parse
+from tests.checkup.models import DIM, HEADS, Attention, Model, batch, trained
+
+D = DIM // HEADS
+IN_FORCE = {
+    "by the kernel": {},
+    "by hand": {"fused": False},
+    "in q and k": {"scale": 1.0, "early": D**-0.25},
+    "in q, k and the kernel": {"scale": D**-0.25, "early": D**-0.125},
+}
+RULES = {name: entry.example for name, entry in ATLAS.items() if entry.example and entry.example.has_softmax}
+RULES["qk-norm * 1/sqrt(d)"] = parse("qk-norm * 1/sqrt(d)")
+RULES["x0.5"] = parse("x0.5")
+
+
+@pytest.fixture(scope="module", params=IN_FORCE.values(), ids=IN_FORCE.keys())
+def captured(request):
+    """One captured layer whose scale in force is 1/√d, and its q and k as its projections gave them."""
+    torch.manual_seed(0)
+    model = trained(Model(Attention(**request.param)))
+    with torch.no_grad():
+        model.layers[0].q_proj.weight.mul_(5)
+        x = model.norms[0](batch())
+        q, k = (
+            projection(x).unflatten(-1, (HEADS, -1)).transpose(1, 2)
+            for projection in (model.layers[0].q_proj, model.layers[0].k_proj)
+        )
+    return look(model, batch())[0][0], q, k
+
+
+@pytest.mark.parametrize("rule", RULES.values(), ids=RULES.keys())
+def test_what_if_is_attention_under_the_rule(captured, rule):
+    capture, q, k = captured
+    whole = rule if rule.sets_scale else rule * InverseSqrt()
+    expected = summarise(3, isotherm.attention(q, k, k, scale=whole.at_layer(3), stats=True, impl="reference").stats)
+    found = replay(capture, [rule], 3)[0]
+    for mine, other in zip(astuple(found), astuple(expected), strict=True):
+        assert mine == pytest.approx(other, rel=2e-5, abs=1e-6)
+
+
+def test_several_rules_at_once_are_each_of_them(captured):
+    capture, _, _ = captured
+    together = replay(capture, list(RULES.values()), 3)
+    for rule, found in zip(RULES.values(), together, strict=True):
+        for mine, other in zip(astuple(found), astuple(replay(capture, [rule], 3)[0]), strict=True):
+            assert mine == pytest.approx(other, rel=2e-5, abs=1e-6)
+
+
+def test_a_rule_without_softmax_is_refused_before_the_model_runs():
+    model = Model(Attention())
+    model.forward = None
+    with pytest.raises(ArgumentError, match="what_if: expected rules with a softmax, got 'sigmoid"):
+        isotherm.check(model, batch(), what_if=["sigmoid*1/sqrt(d)"])
+
+
+def test_rules_may_be_objects():
+    torch.manual_seed(0)
+    report = isotherm.check(Model(Attention()), batch(), what_if=[InverseSqrt(), "x0.5"], compare=False)
+    assert [what.rule for what in report.what_if] == ["as is", "1/sqrt(d)", "x0.5"]
