@@ -117,3 +117,76 @@ def test_using_attention_loads_no_optional_part():
 def test_files_stay_short():
     lengths = {path: len(path.read_text(encoding="utf-8").splitlines()) for path in SOURCE.rglob("*.py")}
     assert {str(path): n for path, n in lengths.items() if n > 400} == {}
+
+
+def functions(source: str) -> list[tuple[str, int, int]]:
+    """Each function's name, lines and parameters."""
+    found = []
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            arguments = node.args.posonlyargs + node.args.args + node.args.kwonlyargs
+            found.append((node.name, node.end_lineno - node.lineno + 1, len(arguments)))
+    return found
+
+
+def too_large(path: Path, source: str) -> list[str]:
+    """Functions above 50 lines or 10 parameters. Kernels and `attention` may be larger."""
+    if "triton" in path.parts and path.stem.endswith("kernel"):
+        return []
+    return [
+        name for name, lines, parameters in functions(source) if (lines > 50 or parameters > 10) and name != "attention"
+    ]
+
+
+@pytest.mark.parametrize("path", sorted(SOURCE.rglob("*.py")), ids=lambda path: str(path.relative_to(SOURCE)))
+def test_no_function_is_too_large(path):
+    assert too_large(path, path.read_text(encoding="utf-8")) == []
+
+
+def test_the_size_test_can_fail():
+    assert too_large(SOURCE / "stats.py", "def f():\n" + "    x = 1\n" * 50) == ["f"]
+    assert too_large(SOURCE / "stats.py", "def f(a, b, c, d, e, f, g, h, i, j, *, k): ...") == ["f"]
+
+
+def private_names(path: Path, source: str) -> list[str]:
+    """Names with a leading underscore that a file takes from another part, by import or as an attribute of its module."""
+    part = path.relative_to(SOURCE).parts[0].removesuffix(".py")
+    foreign, found = {}, []
+    for node in ast.walk(ast.parse(source)):
+        if not isinstance(node, ast.ImportFrom) or not (node.module or "").startswith("isotherm"):
+            continue
+        for alias in node.names:
+            home = node.module if node.module != "isotherm" else _home(alias.name)
+            if part_of(home) in (part, "isotherm"):
+                continue
+            foreign[alias.asname or alias.name] = home
+            if alias.name.startswith("_"):
+                found.append(f"{home}.{alias.name}")
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id in foreign:
+            private = node.attr.startswith("_") and not node.attr.startswith("__")
+            found += [f"{foreign[node.value.id]}.{node.value.id}.{node.attr}"] if private else []
+    return found
+
+
+@pytest.mark.parametrize("path", sorted(SOURCE.rglob("*.py")), ids=lambda path: str(path.relative_to(SOURCE)))
+def test_no_part_takes_private_names_of_another(path):
+    assert private_names(path, path.read_text(encoding="utf-8")) == []
+
+
+def test_the_private_name_test_can_fail():
+    path = SOURCE / "probe" / "own.py"
+    assert private_names(path, "from isotherm.ops.api import _solve") == ["isotherm.ops.api._solve"]
+    assert private_names(path, "from isotherm.ops import api\napi._solve()") == ["isotherm.ops.api._solve"]
+    assert private_names(path, "from isotherm.probe.session import _aside") == []
+
+
+def test_names_do_not_repeat():
+    """No two classes of one name, and no module beside a folder of its name."""
+    classes: dict[str, list[str]] = {}
+    for path in SOURCE.rglob("*.py"):
+        for node in ast.parse(path.read_text(encoding="utf-8")).body:
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                classes.setdefault(node.name, []).append(str(path.relative_to(SOURCE)))
+        assert not path.with_suffix("").is_dir(), path
+    assert {name: homes for name, homes in classes.items() if len(homes) > 1} == {}

@@ -1,4 +1,4 @@
-"""What a check-up found. `SCHEMA` names the format; it changes when a field changes its meaning or goes away."""
+"""The record of a check-up. `SCHEMA` names its format and changes when a field is removed or changes its meaning."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -24,8 +24,8 @@ class Spread:
 
 @dataclass(frozen=True)
 class HeadDetail:
-    """Finer pictures of a head. Histograms count rows in equal bins of [0, 1]; `position_*` are means over equal
-    stretches of the sequence, first to last, None where a stretch has no valid row."""
+    """A head's distributions. Histograms count rows in equal bins of [0, 1]; `position_*` are means over equal stretches
+    of the sequence, first to last, None where a stretch has no valid row."""
 
     gate_histogram: tuple[int, ...]
     entropy_histogram: tuple[int, ...]
@@ -37,8 +37,8 @@ class HeadDetail:
 class HeadStats:
     """One head of one layer. `sink` is the mean probability of the first visible key; None where no row is valid.
 
-    Of a sampled head, `rows_total` says how many rows there were and `entropy_interval` how far the mean entropy may be off
-    (95 %, nats).
+    If the head was sampled, `rows_total` is the number of rows it has, and `entropy_interval` is the 95 % margin of the mean
+    entropy in nats.
     """
 
     head: int
@@ -64,9 +64,9 @@ class HeadStats:
 
 @dataclass(frozen=True)
 class ScaleAudit:
-    """The multiplier between the projections' q·k and the logits: handed to the kernel, measured, declared.
+    """The multiplier between the projections' q·k and the logits: passed to the kernel, in force, and declared.
 
-    `agrees` is None where one of the two sides could not be had; `note` then says why.
+    `agrees` is None if the scale in force or the declared one is unknown; `note` then says why.
     """
 
     passed: float | None
@@ -80,7 +80,7 @@ class ScaleAudit:
 
 @dataclass(frozen=True)
 class Advice:
-    """What would bring a layer's logit spread to its target, and how to do that here."""
+    """The factor that would bring a layer's logit spread to its target, and how to apply it in this model."""
 
     spread: float
     target: float
@@ -107,7 +107,7 @@ class Layer:
 
 @dataclass(frozen=True)
 class Finding:
-    """Something a person should act on. `threshold` says where the limit comes from."""
+    """Something a person should act on. `threshold` names the source of the limit."""
 
     code: str
     severity: Severity
@@ -142,7 +142,7 @@ class WhatIf:
 
 @dataclass(frozen=True)
 class Context:
-    """What a longer context would do: predicted entropy fraction at each length, as is and with a log-n factor."""
+    """A prediction for a longer context: the entropy fraction now and then, and the factor that keeps the entropy."""
 
     length: int
     seen: int
@@ -154,7 +154,7 @@ class Context:
 
 @dataclass(frozen=True)
 class Unseen:
-    """An attention module that ran, or should have, and could not be looked into."""
+    """An attention module that the probe could not see into."""
 
     name: str
     module: str
@@ -163,7 +163,7 @@ class Unseen:
 
 @dataclass(frozen=True)
 class Comparison:
-    """Two implementations of the same model on the same batch: the largest difference of any layer's statistics."""
+    """The largest difference between two implementations of one model on one batch, over all layers' statistics."""
 
     implementations: tuple[str, str]
     layer: int | None
@@ -190,7 +190,7 @@ class Subject:
 
 @dataclass(frozen=True)
 class Cost:
-    """What the check-up cost: all of it, one plain forward of the model, and the most memory this process has held."""
+    """Seconds for the whole check-up and for the model's forward under the probe, and the process's peak memory."""
 
     seconds: float
     model_seconds: float

@@ -1,4 +1,4 @@
-"""Records to JSON and back, the same on every machine."""
+"""Convert records to JSON's types and back."""
 
 import dataclasses
 import types
@@ -13,7 +13,7 @@ Record = TypeVar("Record")
 
 
 def to_plain(record: object) -> Any:
-    """Dataclasses as dicts, tuples as lists, NaN and Inf as None: what `json.dumps` takes as it is."""
+    """Turn dataclasses into dicts, tuples into lists, NaN and Inf into None, ready for `json.dumps`."""
     if isinstance(record, Text):
         return {"en": record.en, "zh": record.zh}
     if dataclasses.is_dataclass(record) and not isinstance(record, type):
@@ -28,7 +28,7 @@ def to_plain(record: object) -> Any:
 
 
 def from_plain(kind: type[Record], data: Any, where: str = "report") -> Record:
-    """The inverse of `to_plain`; an `ArgumentError` names the field that does not fit."""
+    """Invert `to_plain`. An `ArgumentError` names the field that does not fit."""
     if kind is Text or dataclasses.is_dataclass(kind):
         if not isinstance(data, dict):
             raise ArgumentError(where, Text("an object", "对象"), got=type(data).__name__)

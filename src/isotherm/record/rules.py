@@ -1,4 +1,4 @@
-"""The atlas of scale rules as sentences and numbers."""
+"""The atlas of scale rules as plain data."""
 
 from dataclasses import dataclass
 
@@ -7,7 +7,7 @@ from isotherm.language import Text
 
 @dataclass(frozen=True)
 class RuleLine:
-    """One rule of the atlas. `fold` is a letter, `acts` says what it means; `example` is the rule as it is typed."""
+    """One rule of the atlas. `fold` is a letter, `acts` its meaning; `example` is the rule as typed."""
 
     name: str
     formula: str
@@ -23,7 +23,7 @@ class RuleLine:
 
 @dataclass(frozen=True)
 class RulePage:
-    """One rule, or a product of rules: its factors and, where it is one number, its multiplier over d (rows) and n."""
+    """A rule or a product of rules: its factors, and its multiplier over d (rows) and n where that is one number."""
 
     name: str
     rules: tuple[RuleLine, ...]
