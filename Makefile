@@ -1,15 +1,15 @@
-# make demo and make test need nothing but Python 3.11 or newer: each sets up its own .venv first.
+# make demo and make test need only Python 3.11 or newer. Every target sets up .venv first.
 PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
 
-.PHONY: demo demo-train lab test lint bench test-gpu sanitize-gpu clean
+.PHONY: demo demo-train lab test test-full lint bench test-gpu sanitize-gpu clean
 
-demo: $(READY)  ## the main job on its embedded default
+demo: $(READY)  ## check the default model and write its page
 	@mkdir -p out
 	@$(BIN)/isotherm check --html out/minilm.html
 
-demo-train: $(READY)  ## a real English→Chinese corpus, learned with 1/√d and without
+demo-train: $(READY)  ## train English→Chinese translators with 1/√d and without
 	@test -d .corpus/wagtail || { echo "== fetching packages for their message catalogues"; \
 		$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --only-binary :all: --target .corpus --requirement configs/demo-corpus.txt; }
 	@$(BIN)/isotherm data gettext --where .corpus --out .corpus/corpus.tsv --package django --package wagtail \
@@ -20,9 +20,13 @@ demo-train: $(READY)  ## a real English→Chinese corpus, learned with 1/√d an
 lab: $(READY)  ## every claim, at full size (minutes to an hour)
 	@$(BIN)/isotherm explain --scale full --out out/explain
 
-test: $(READY) lint  ## everything that must hold
+test: $(READY) lint  ## style, types and tests
 	@echo "== tests"
-	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses auto
+	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses auto -m "not slow"
+
+test-full: test  ## and the tests that take minutes each
+	@echo "== slow tests"
+	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses auto -m slow
 
 lint: $(READY)  ## style and types
 	@echo "== style"
@@ -48,7 +52,7 @@ sanitize-gpu: $(READY)  ## every kernel under compute-sanitizer's memcheck and r
 clean:
 	rm -rf .venv .corpus .mypy_cache .ruff_cache .pytest_cache .hypothesis out
 
-# Re-made only when what it depends on changes; a half-made environment has no stamp and is made again.
+# The stamp is written last, so an interrupted set-up starts again.
 $(READY): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 		{ echo "isotherm needs Python 3.11 or newer; $(PYTHON) is older. Try: make PYTHON=python3.12 demo" >&2; exit 2; }

@@ -1,7 +1,8 @@
 """Findings: what a person should act on, with evidence, the source of the threshold, and what to do."""
 
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from math import inf
 from typing import get_args
 
 from isotherm.checkup import thresholds as limits
@@ -12,16 +13,92 @@ from isotherm.theory import freezing_threshold
 FLOAT16_MAX = 65504.0
 HEADS_NAMED = 4
 """A layer with more affected heads than this gets one finding for all of them."""
-CODES = (
-    "scale-mismatch",
-    "implementations-disagree",
-    "frozen-at-init",
-    "logits-diverging",
-    "logits-large",
-    "half-precision-headroom",
-    "invalid-values",
-    "attention-not-seen",
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A kind of finding: what is said, what to do, and where its threshold comes from."""
+
+    message: Text
+    advice: Text
+    threshold: Text
+
+
+TOO_LARGE = Kind(
+    Text(
+        "{name}, head {head}: largest logit {logit:.4g}, above {limit:g}.",
+        "{name} 第 {head} 头：最大 logit 为 {logit:.4g}，超过 {limit:g}。",
+    ),
+    Text(
+        "In training: QK-clip (isotherm.scale.qk_clip) or QK-norm; in a trained model: multiply this head's query"
+        " weights by {gamma:.3g}.",
+        "训练中：使用 QK-clip（isotherm.scale.qk_clip）或 QK-norm；已训练的模型：将该头的查询权重乘以 {gamma:.3g}。",
+    ),
+    limits.LARGE.reason,
 )
+KINDS = {
+    "scale-mismatch": Kind(
+        Text(
+            "{name} multiplies q·k by {effective:.4g}; {rule} asks for {declared:.4g} ({ratio:.3g} times too {much}).",
+            "{name} 对 q·k 的乘数是 {effective:.4g}；{rule} 要求 {declared:.4g}（{much} {ratio:.3g} 倍）。",
+        ),
+        Text(
+            "Find where the scale is lost or applied twice; until then multiply the attention function's scaling by {fix:.4g}.",
+            "查明缩放在何处丢失或重复；在此之前，把注意力函数的 scaling 乘以 {fix:.4g}。",
+        ),
+        limits.SCALE_TOLERANCE.reason,
+    ),
+    "implementations-disagree": Kind(
+        Text(
+            "{a} and {b} compute different attention: {statistic} differs by {difference:.3g} at layer {layer}.",
+            "{a} 与 {b} 算出的注意力不同：第 {layer} 层的 {statistic} 相差 {difference:.3g}。",
+        ),
+        Text(
+            "One of the two ignores part of the configuration. The audit shows which one agrees with the declared scale.",
+            "其中一个忽略了部分配置。缩放审计显示哪一个与声明一致。",
+        ),
+        limits.SAME_STATISTICS.reason,
+    ),
+    "frozen-at-init": Kind(
+        Text(
+            "{name}, head {head}: untrained, and its logits already spread by {sigma:.3g}; the softmax over {n} keys is"
+            " frozen beyond {edge:.3g}.",
+            "{name} 第 {head} 头：尚未训练，logits 标准差已达 {sigma:.3g}；{n} 个键上的 softmax 超过 {edge:.3g} 即冻结。",
+        ),
+        Text("Scale by 1/√d, or start W_q and W_k smaller.", "乘以 1/√d，或减小 W_q、W_k 的初始值。"),
+        limits.FREEZING,
+    ),
+    "logits-diverging": replace(TOO_LARGE, threshold=limits.DIVERGING.reason),
+    "logits-large": TOO_LARGE,
+    "half-precision-headroom": Kind(
+        Text(
+            "{name}, head {head}: logits reach {logit:.4g}; float16 holds {room:.2g} times that.",
+            "{name} 第 {head} 头：logits 达到 {logit:.4g}；float16 只容得下其 {room:.2g} 倍。",
+        ),
+        Text(
+            "Hold logits in float32 or bfloat16, or scale q before the product.",
+            "用 float32 或 bfloat16 保存 logits，或在点积之前缩放 q。",
+        ),
+        limits.HEADROOM.reason,
+    ),
+    "invalid-values": Kind(
+        Text("{name}, head {head}: {rows} rows meet NaN or Inf.", "{name} 第 {head} 头：{rows} 行出现 NaN 或 Inf。"),
+        Text(
+            "Look for NaN in this head's slice of the projections, then for overflow in the states that reach them.",
+            "先在该头对应的投影权重中找 NaN，再看输入这些投影的状态是否溢出。",
+        ),
+        limits.FINITE,
+    ),
+    "attention-not-seen": Kind(
+        Text("{name} ({module}) was not seen: {why}", "没有看到 {name}（{module}）：{why}"),
+        Text(
+            "Try another implementation (attn_implementation='eager'), or let the module call isotherm.attention.",
+            "换一种实现（attn_implementation='eager'），或让该模块改用 isotherm.attention。",
+        ),
+        limits.SEEN,
+    ),
+}
+CODES = tuple(KINDS)
 
 
 def findings(
@@ -29,9 +106,22 @@ def findings(
 ) -> tuple[Finding, ...]:
     """All findings, gravest first, then in layer order."""
     found = [finding for layer in layers for finding in (*_scale(layer), *_condensed([*_heads(subject, layer)]))]
-    found += [*_disagreements(comparisons), *_unseen(unseen)]
+    found += [_disagreement(comparison) for comparison in comparisons if not comparison.agree]
+    found += [_unseen(module) for module in unseen]
     order = get_args(Severity)
     return tuple(sorted(found, key=lambda finding: order.index(finding.severity)))
+
+
+Evidence = dict[str, float | str | None]
+
+
+def _finding(
+    code: str, severity: Severity, at: tuple[int | None, int | None], evidence: Evidence, **words: object
+) -> Finding:
+    """A finding at a layer and head, with `words` for the places in its sentences."""
+    kind, (layer, head) = KINDS[code], at
+    message = kind.message.format(layer=layer, head=head, **words)
+    return Finding(code, severity, layer, head, message, evidence, kind.advice.format(**words), kind.threshold)
 
 
 def _scale(layer: Layer) -> Iterator[Finding]:
@@ -39,36 +129,26 @@ def _scale(layer: Layer) -> Iterator[Finding]:
     if scale.agrees is not False or scale.effective is None or scale.declared is None:
         return
     ratio = scale.effective / scale.declared
-    by_convention = scale.source == "convention"
-    yield Finding(
-        code="scale-mismatch",
-        severity="warning" if by_convention else "error",
-        layer=layer.index,
-        head=None,
-        message=Text(
-            "{name} multiplies q·k by {effective:.4g}; {rule} asks for {declared:.4g} ({ratio:.3g} times too {much}).",
-            "{name} 对 q·k 的乘数是 {effective:.4g}；{rule} 要求 {declared:.4g}（{much} {ratio:.3g} 倍）。",
-        ).format(
-            name=layer.name,
-            effective=scale.effective,
-            rule=scale.rule,
-            declared=scale.declared,
-            ratio=ratio if ratio > 1 else 1 / ratio,
-            much=Text("much", "偏大") if ratio > 1 else Text("little", "偏小"),
-        ),
-        evidence={
-            "passed": scale.passed,
-            "effective": scale.effective,
-            "declared": scale.declared,
-            "ratio": ratio,
-            "likely": _likely(ratio, scale.declared, layer.head_dim),
-            "source": scale.source,
-        },
-        advice=Text(
-            "Find where the scale is lost or applied twice; until then multiply the attention function's scaling by {fix:.4g}.",
-            "查明缩放在何处丢失或重复；在此之前，把注意力函数的 scaling 乘以 {fix:.4g}。",
-        ).format(fix=1 / ratio),
-        threshold=limits.SCALE_TOLERANCE.reason,
+    evidence = {
+        "passed": scale.passed,
+        "effective": scale.effective,
+        "declared": scale.declared,
+        "ratio": ratio,
+        "likely": _likely(ratio, scale.declared, layer.head_dim),
+        "source": scale.source,
+    }
+    yield _finding(
+        "scale-mismatch",
+        "warning" if scale.source == "convention" else "error",
+        (layer.index, None),
+        evidence,
+        name=layer.name,
+        effective=scale.effective,
+        rule=scale.rule,
+        declared=scale.declared,
+        ratio=ratio if ratio > 1 else 1 / ratio,
+        much=Text("much", "偏大") if ratio > 1 else Text("little", "偏小"),
+        fix=1 / ratio,
     )
 
 
@@ -85,19 +165,34 @@ def _likely(ratio: float, declared: float, head_dim: int) -> str:
 
 
 def _heads(subject: Subject, layer: Layer) -> Iterator[Finding]:
+    edge = freezing_threshold(layer.keys) if layer.keys > 2 else inf
     for head in layer.head_stats:
+        at = layer.index, head.head
         if head.invalid:
-            yield _invalid(layer, head)
+            evidence: Evidence = {"rows": float(head.invalid), "of": float(head.invalid + head.rows + head.empty)}
+            yield _finding("invalid-values", "error", at, evidence, name=layer.name, rows=head.invalid)
         if head.max_logit is None:
             continue
         if head.max_logit > limits.DIVERGING.value:
-            yield _large(layer, head, "logits-diverging", "error", limits.DIVERGING)
+            yield _large(layer, head, "logits-diverging", "error", limits.DIVERGING.value)
         elif head.max_logit > limits.LARGE.value:
-            yield _large(layer, head, "logits-large", "warning", limits.LARGE)
+            yield _large(layer, head, "logits-large", "warning", limits.LARGE.value)
         if head.max_logit * limits.HEADROOM.value > FLOAT16_MAX:
-            yield _headroom(subject, layer, head)
-        if subject.at_initialisation and layer.keys > 2 and (head.logit_std or 0) > freezing_threshold(layer.keys):
-            yield _frozen(layer, head)
+            severity: Severity = "warning" if subject.dtype == "float16" else "note"
+            evidence = {"max_logit": head.max_logit, "dtype": subject.dtype}
+            words = {"name": layer.name, "logit": head.max_logit, "room": FLOAT16_MAX / head.max_logit}
+            yield _finding("half-precision-headroom", severity, at, evidence, **words)
+        if subject.at_initialisation and (head.logit_std or 0) > edge:
+            evidence = {"logit_std": head.logit_std, "freezing": edge, "gate_p50": head.jacobian_trace.p50}
+            words = {"name": layer.name, "sigma": head.logit_std, "n": layer.keys, "edge": edge}
+            yield _finding("frozen-at-init", "error", at, evidence, **words)
+
+
+def _large(layer: Layer, head: HeadStats, code: str, severity: Severity, limit: float) -> Finding:
+    evidence: Evidence = {"max_logit": head.max_logit, "limit": limit, "logit_std": head.logit_std}
+    gamma = limits.LARGE.value / (head.max_logit or 1.0)
+    words = {"name": layer.name, "logit": head.max_logit, "limit": limit, "gamma": gamma}
+    return _finding(code, severity, (layer.index, head.head), evidence, **words)
 
 
 def _condensed(found: list[Finding]) -> list[Finding]:
@@ -113,124 +208,15 @@ def _condensed(found: list[Finding]) -> list[Finding]:
     return kept
 
 
-def _invalid(layer: Layer, head: HeadStats) -> Finding:
-    return Finding(
-        "invalid-values",
-        "error",
-        layer.index,
-        head.head,
-        Text(
-            "{name}, head {head}: {rows} rows meet NaN or Inf.", "{name} 第 {head} 头：{rows} 行出现 NaN 或 Inf。"
-        ).format(name=layer.name, head=head.head, rows=head.invalid),
-        {"rows": float(head.invalid), "of": float(head.invalid + head.rows + head.empty)},
-        Text(
-            "Look for NaN in this head's slice of the projections, then for overflow in the states that reach them.",
-            "先在该头对应的投影权重中找 NaN，再看输入这些投影的状态是否溢出。",
-        ),
-        limits.FINITE,
-    )
+def _disagreement(comparison: Comparison) -> Finding:
+    words = {name: getattr(comparison, name) for name in ("statistic", "difference", "tolerance")}
+    a, b = comparison.implementations
+    return _finding("implementations-disagree", "error", (comparison.layer, None), words, a=a, b=b, **words)
 
 
-def _large(layer: Layer, head: HeadStats, code: str, severity: Severity, limit: limits.Threshold) -> Finding:
-    return Finding(
-        code,
-        severity,
-        layer.index,
-        head.head,
-        Text(
-            "{name}, head {head}: largest logit {logit:.4g}, past {limit:g}.",
-            "{name} 第 {head} 头：最大 logit 为 {logit:.4g}，超过 {limit:g}。",
-        ).format(name=layer.name, head=head.head, logit=head.max_logit, limit=limit.value),
-        {"max_logit": head.max_logit, "limit": limit.value, "logit_std": head.logit_std},
-        Text(
-            "In training: QK-clip (isotherm.scale.qk_clip) or QK-norm; in a trained model: multiply this head's query"
-            " weights by {gamma:.3g}.",
-            "训练中：使用 QK-clip（isotherm.scale.qk_clip）或 QK-norm；已训练的模型：将该头的查询权重乘以 {gamma:.3g}。",
-        ).format(gamma=limits.LARGE.value / (head.max_logit or 1.0)),
-        limit.reason,
-    )
-
-
-def _headroom(subject: Subject, layer: Layer, head: HeadStats) -> Finding:
-    in_half = subject.dtype == "float16"
-    return Finding(
-        "half-precision-headroom",
-        "warning" if in_half else "note",
-        layer.index,
-        head.head,
-        Text(
-            "{name}, head {head}: logits reach {logit:.4g}; float16 holds {room:.2g} times that.",
-            "{name} 第 {head} 头：logits 达到 {logit:.4g}；float16 只容得下其 {room:.2g} 倍。",
-        ).format(name=layer.name, head=head.head, logit=head.max_logit, room=FLOAT16_MAX / (head.max_logit or 1.0)),
-        {"max_logit": head.max_logit, "dtype": subject.dtype},
-        Text(
-            "Hold logits in float32 or bfloat16, or scale q before the product.",
-            "用 float32 或 bfloat16 保存 logits，或在点积之前缩放 q。",
-        ),
-        limits.HEADROOM.reason,
-    )
-
-
-def _frozen(layer: Layer, head: HeadStats) -> Finding:
-    edge = freezing_threshold(layer.keys)
-    return Finding(
-        "frozen-at-init",
-        "error",
-        layer.index,
-        head.head,
-        Text(
-            "{name}, head {head}: untrained, and its logits already spread by {sigma:.3g}; the softmax over {n} keys is"
-            " frozen beyond {edge:.3g}.",
-            "{name} 第 {head} 头：尚未训练，logits 标准差已达 {sigma:.3g}；{n} 个键上的 softmax 超过 {edge:.3g} 即冻结。",
-        ).format(name=layer.name, head=head.head, sigma=head.logit_std, n=layer.keys, edge=edge),
-        {"logit_std": head.logit_std, "freezing": edge, "gate_p50": head.jacobian_trace.p50},
-        Text("Scale by 1/√d, or start W_q and W_k smaller.", "乘以 1/√d，或减小 W_q、W_k 的初始值。"),
-        limits.FREEZING,
-    )
-
-
-def _disagreements(comparisons: tuple[Comparison, ...]) -> Iterator[Finding]:
-    for comparison in comparisons:
-        if comparison.agree:
-            continue
-        a, b = comparison.implementations
-        yield Finding(
-            "implementations-disagree",
-            "error",
-            comparison.layer,
-            None,
-            Text(
-                "{a} and {b} compute different attention: {statistic} differs by {difference:.3g} at layer {layer}.",
-                "{a} 与 {b} 算出的注意力不同：第 {layer} 层的 {statistic} 相差 {difference:.3g}。",
-            ).format(
-                a=a, b=b, statistic=comparison.statistic, difference=comparison.difference, layer=comparison.layer
-            ),
-            {"statistic": comparison.statistic, "difference": comparison.difference, "tolerance": comparison.tolerance},
-            Text(
-                "One of the two ignores part of the configuration. The audit shows which agrees with what is declared.",
-                "其中一个忽略了部分配置。缩放审计显示哪一个与声明一致。",
-            ),
-            limits.SAME_STATISTICS.reason,
-        )
-
-
-def _unseen(unseen: tuple[Unseen, ...]) -> Iterator[Finding]:
-    for module in unseen:
-        yield Finding(
-            "attention-not-seen",
-            "warning",
-            None,
-            None,
-            Text("{name} ({module}) was not seen: {why}", "没有看到 {name}（{module}）：{why}").format(
-                name=module.name, module=module.module, why=module.why
-            ),
-            {"module": module.module},
-            Text(
-                "Try another implementation (attn_implementation='eager'), or hand isotherm.attention to the module.",
-                "换一种实现（attn_implementation='eager'），或让该模块改用 isotherm.attention。",
-            ),
-            limits.SEEN,
-        )
+def _unseen(module: Unseen) -> Finding:
+    words = {"name": module.name, "module": module.module, "why": module.why}
+    return _finding("attention-not-seen", "warning", (None, None), {"module": module.module}, **words)
 
 
 def fraction(record: CheckRecord, state: str) -> float:

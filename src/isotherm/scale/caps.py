@@ -37,7 +37,6 @@ class SoftCap(Rule):
         positive("softcap", self.cap)
 
     def resolve(self, site: Site) -> Resolved:  # noqa: ARG002
-        """The cap."""
         return Resolved(softcap=float(self.cap))
 
 
@@ -54,7 +53,6 @@ class SoftmaxPlusOne(Rule):
     fold = Fold.L
 
     def resolve(self, site: Site) -> Resolved:
-        """A sink of 0 for each head."""
         return Resolved(sink=torch.zeros(site.heads, device=site.positions.device))
 
 

@@ -24,7 +24,6 @@ class InverseSqrt(Rule):
     sets_scale = True
 
     def resolve(self, site: Site) -> Resolved:
-        """1/√d."""
         return Resolved(multiplier=1 / sqrt(site.head_dim))
 
 
@@ -55,7 +54,6 @@ class MuP(Rule):
             positive("base_head_dim", self.base_head_dim)
 
     def resolve(self, site: Site) -> Resolved:
-        """√base/d^power, where no base means 1."""
         base = 1.0 if self.base_head_dim is None else self.base_head_dim
         return Resolved(multiplier=sqrt(base) / site.head_dim**self.power)
 
@@ -72,7 +70,6 @@ class NoScale(Rule):
     sets_scale = True
 
     def resolve(self, site: Site) -> Resolved:  # noqa: ARG002
-        """1."""
         return Resolved()
 
 
@@ -97,7 +94,6 @@ class Fixed(Rule):
         return str(self.value)
 
     def resolve(self, site: Site) -> Resolved:  # noqa: ARG002
-        """The number."""
         return Resolved(multiplier=self.value)
 
 
@@ -120,7 +116,6 @@ class Relative(Rule):
         return f"x{self.factor}"
 
     def resolve(self, site: Site) -> Resolved:  # noqa: ARG002
-        """The factor."""
         return Resolved(multiplier=self.factor)
 
 
@@ -145,7 +140,6 @@ class QueryPreAttnScalar(Rule):
         positive("query_pre_attn_scalar", self.scalar)
 
     def resolve(self, site: Site) -> Resolved:  # noqa: ARG002
-        """1/√scalar."""
         return Resolved(multiplier=1 / sqrt(self.scalar))
 
 
@@ -167,9 +161,7 @@ class ByLayer(Rule):
         count("layer", self.layer, at_least=0)
 
     def resolve(self, site: Site) -> Resolved:  # noqa: ARG002
-        """1/(layer + 1)."""
         return Resolved(multiplier=1 / (self.layer + 1))
 
     def at_layer(self, layer: int) -> "ByLayer":
-        """The rule that divides by this layer's number."""
         return ByLayer(layer)

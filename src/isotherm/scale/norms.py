@@ -65,7 +65,6 @@ class QKNorm(Rule):
         return Resolved(normalise=self._both)
 
     def learns(self, heads: int, head_dim: int) -> dict[str, Tensor]:
-        """Both gains."""
         size = heads * head_dim if self.over == "width" else head_dim
         return {"q_gain": start(self.q_gain, size, 1.0), "k_gain": start(self.k_gain, size, 1.0)}
 

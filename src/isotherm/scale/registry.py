@@ -33,17 +33,8 @@ class Entry:
     example: Rule | None
 
 
-def _entry(example: Rule, *where: str) -> Entry:
-    return Entry(
-        example.name,
-        example.formula,
-        example.citation,
-        example.sentence,
-        example.fold,
-        example.config_keys,
-        where,
-        example,
-    )
+def _entry(rule: Rule, *where: str) -> Entry:
+    return Entry(rule.name, rule.formula, rule.citation, rule.sentence, rule.fold, rule.config_keys, where, rule)
 
 
 _ENTRIES = (

@@ -128,7 +128,6 @@ class DeepSeekMscale(Rule):
         _not_negative("mscale_all_dim", self.mscale_all_dim)
 
     def resolve(self, site: Site) -> Resolved:  # noqa: ARG002
-        """m²."""
         return Resolved(multiplier=yarn_mscale(self.factor, self.mscale_all_dim) ** 2)
 
 

@@ -199,7 +199,6 @@ class Product(Rule):
         return "*".join(str(rule) for rule in self.rules)
 
     def resolve(self, site: Site) -> Resolved:
-        """All factors combined."""
         resolved = Resolved()
         for rule in self.rules:
             resolved = resolved.combine(rule.resolve(site))
@@ -207,31 +206,25 @@ class Product(Rule):
 
     @property
     def sets_scale(self) -> bool:
-        """Whether any factor does."""
         return any(rule.sets_scale for rule in self.rules)
 
     @property
     def per_query(self) -> bool:
-        """Whether any factor is."""
         return any(rule.per_query for rule in self.rules)
 
     @property
     def per_layer(self) -> bool:
-        """Whether any factor is."""
         return any(rule.per_layer for rule in self.rules)
 
     @property
     def has_softmax(self) -> bool:
-        """Whether every factor leaves it."""
         return all(rule.has_softmax for rule in self.rules)
 
     @property
     def factors(self) -> tuple[Rule, ...]:
-        """The rules multiplied."""
         return self.rules
 
     def at_layer(self, layer: int) -> Rule:
-        """Each factor at this layer."""
         return Product(tuple(rule.at_layer(layer) for rule in self.rules))
 
     def learns(self, heads: int, head_dim: int) -> dict[str, Tensor]:

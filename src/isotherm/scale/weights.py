@@ -92,7 +92,6 @@ class SigmaReparam(nn.Module):
         self.v.copy_(normalize(matrix.T @ self.u, dim=0))
 
     def forward(self, weight: Tensor) -> Tensor:
-        """The reparametrised weight."""
         matrix = weight.flatten(1)
         if self.training:
             self._iterate(matrix)
