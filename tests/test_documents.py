@@ -137,9 +137,18 @@ def test_the_changelog_s_numbers_are_the_measured_ones(monkeypatch):
     monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
     import table_gpu
 
-    means = [table_gpu.mean(table_gpu.measured(task, "isotherm")) for task in table_gpu.TASKS if task != "sampled"]
-    for number in means:
-        assert f"{number:.2f} ×" in read("CHANGELOG.md")
+    text = " ".join(read("CHANGELOG.md").split())
+    for task in ("forward", "forward+backward", "statistics", "forward, unscaled", "statistics, unscaled"):
+        assert f"{table_gpu.mean(table_gpu.measured(task, 'isotherm')):.2f} ×" in text
+    several = {
+        task: f"{table_gpu.mean(table_gpu.shown(task, table_gpu.against_one(task, 'device'))):.1f}"
+        for task in table_gpu.SCALES
+    }
+    near, even, free, near_1, free_1, many, some_near, some_even, some_free, _ = several.values()
+    assert f"{near} × one scale if half an octave apart ({near_1} × up to 1), {even} × if evenly spaced" in text
+    assert f"{free} × with no simple relation ({free_1} × up to 1)" in text
+    assert f"{some_near}, {some_even} and {some_free} ×" in text
+    assert f"32 take {many} ×" in text
 
 
 def anchors(text: str) -> set[str]:
