@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
 
-.PHONY: demo demo-train lab test test-full lint bench test-gpu sanitize-gpu clean
+.PHONY: demo demo-train lab test test-full lint bench test-gpu sanitize-gpu dist clean
 
 demo: $(READY)  ## check the default model and write its page
 	@mkdir -p out
@@ -49,8 +49,12 @@ test-gpu: $(READY)  ## the same kernels on a CUDA device
 sanitize-gpu: $(READY)  ## every kernel under compute-sanitizer's memcheck and racecheck
 	@$(BIN)/python -m tests.ops.triton.sanitize
 
+dist: $(READY)  ## source distribution and wheel in dist/ (docs/releasing.md)
+	@rm -rf dist
+	@$(BIN)/python -m build --no-isolation
+
 clean:
-	rm -rf .venv .corpus .mypy_cache .ruff_cache .pytest_cache .hypothesis out
+	rm -rf .venv .corpus .mypy_cache .ruff_cache .pytest_cache .hypothesis out dist
 
 # The stamp is written last, so an interrupted set-up starts again.
 $(READY): pyproject.toml constraints.txt

@@ -1,7 +1,7 @@
-"""Output and exact statistics on the CPU against PyTorch's own kernel: time, memory, correctness, in one run.
+"""Times output and exact statistics on the CPU against PyTorch's own kernel, with memory and correctness, in one run.
 
-Writes one tidy row per (provider, shape) to benchmarks/results/attention_cpu.csv with where it was measured, and prints
-the ratios. Each row is timed only after its result was compared with the float64 reference on some of the rows.
+Writes one tidy row per (provider, shape) to benchmarks/results/attention_cpu.csv, the machine and versions to
+attention_cpu.json, and prints the ratios. A provider is timed only after its result was compared with float64.
 """
 
 import csv
@@ -35,7 +35,7 @@ Tensors = tuple[Tensor, Tensor, Tensor]
 
 
 def sdpa(q: Tensor, k: Tensor, v: Tensor, *, causal: bool) -> tuple[Tensor, RowStats | None]:
-    """The peer: PyTorch's fused kernel, which gives no statistics."""
+    """PyTorch's fused kernel, without statistics: the baseline."""
     return F.scaled_dot_product_attention(q, k, v, is_causal=causal), None
 
 
@@ -50,12 +50,12 @@ def sampled(q: Tensor, k: Tensor, v: Tensor, *, causal: bool) -> tuple[Tensor, R
 
 
 def tiled(q: Tensor, k: Tensor, v: Tensor, *, causal: bool) -> tuple[Tensor, RowStats | None]:
-    """Our tiles without statistics: what the statistics cost is the rest."""
+    """Our tiles without statistics. The difference to `exact` is the cost of the statistics."""
     return attention(q, k, v, causal=causal, impl="blockwise")[:2]
 
 
 def materialised(q: Tensor, k: Tensor, v: Tensor, *, causal: bool) -> tuple[Tensor, RowStats | None]:
-    """The weights held as a matrix, and the same statistics read off them: what people do without a kernel for it."""
+    """The weights held as a matrix, and the same statistics computed from it."""
     s = q @ k.mT * q.shape[-1] ** -0.5
     if causal:
         s = s.masked_fill(~torch.ones(s.shape[-2:], dtype=torch.bool).tril(), -torch.inf)
@@ -75,14 +75,14 @@ PROVIDERS: dict[str, Callable[..., tuple[Tensor, RowStats | None]]] = {
 
 
 def inputs(n: int) -> Tensors:
-    """Random q, k, v; never zeros, which hide errors and run faster."""
+    """Return random q, k, v. Zeros would hide errors and run faster."""
     generator = torch.Generator().manual_seed(n)
     q, k, v = (torch.randn(1, HEADS, n, DIM, generator=generator) for _ in range(3))
     return q, k, v
 
 
 def check(provider: str, n: int, causal: bool) -> float:
-    """The largest error of the output against float64 on some rows; fails if it is no rounding error."""
+    """Return the largest error of the output against float64 on some rows. Fail if it is more than rounding."""
     q, k, v = inputs(n)
     output, stats = PROVIDERS[provider](q, k, v, causal=causal)
     rows = torch.linspace(0, n - 1, CHECKED_ROWS).long()
@@ -97,7 +97,7 @@ def check(provider: str, n: int, causal: bool) -> float:
 
 
 def milliseconds(provider: str, n: int, causal: bool) -> list[float]:
-    """Times of repeated calls, sorted; the check before them was the warm-up."""
+    """Time repeated calls and sort the times. The check before them was the warm-up."""
     q, k, v = inputs(n)
     times = []
     for _ in range(2 if provider == "materialised" else REPEATS):
@@ -108,13 +108,13 @@ def milliseconds(provider: str, n: int, causal: bool) -> list[float]:
 
 
 def extra_mib(provider: str, n: int, causal: bool) -> float:
-    """Memory beyond inputs and outputs, in a fresh process, so that nobody else's peak counts."""
+    """Measure memory beyond inputs and outputs in a fresh process, so that no earlier peak counts."""
     command = [sys.executable, __file__, "--memory", provider, str(n), str(int(causal))]
     return float(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
 
 
 def measure_memory(provider: str, n: int, causal: bool) -> None:
-    """In the fresh process: the growth of the peak over a small call's, less the output and the statistics returned."""
+    """Print how much the peak grows in this process, less the output and the statistics returned."""
     torch.set_num_threads(THREADS)
     PROVIDERS[provider](*inputs(64), causal=causal)  # loads libraries and starts threads
     q, k, v = inputs(n)
@@ -128,23 +128,23 @@ def measure_memory(provider: str, n: int, causal: bool) -> None:
 
 
 def current_mib() -> float:
-    """Resident memory now."""
+    """Return resident memory now."""
     return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize() / 2**20
 
 
 def reset_peak() -> None:
-    """Start the kernel's high-water mark anew (Linux)."""
+    """Reset the operating system's high-water mark (Linux)."""
     Path("/proc/self/clear_refs").write_text("5")
 
 
 def peak_mib() -> float:
-    """The kernel's high-water mark since `reset_peak`."""
+    """Return the operating system's high-water mark since `reset_peak`."""
     status = Path("/proc/self/status").read_text()
     return int(status.split("VmHWM:")[1].split()[0]) / 1024
 
 
 def provenance() -> dict[str, str | int]:
-    """Where and with what the numbers were measured."""
+    """Record machine, versions and sizes."""
     git = ["git", "-C", str(HERE), "rev-parse", "--short", "HEAD"]
     commit = subprocess.run(git, capture_output=True, text=True, check=False)
     lines = Path("/proc/cpuinfo").read_text().splitlines()
@@ -163,7 +163,7 @@ def provenance() -> dict[str, str | int]:
 
 
 def say(what: str, item: tuple[str, int, bool]) -> tuple[str, int, bool]:
-    """Tell what is being measured."""
+    """Print what is being measured, and return it."""
     print(f"{what}: {item[0]}, n = {item[1]}{', causal' if item[2] else ''} …", file=sys.stderr)
     return item
 
@@ -205,7 +205,7 @@ def main() -> None:
 
 
 def show(rows: list[list[str | int | float | bool]]) -> None:
-    """The table a person reads."""
+    """Print the rows as a table."""
     table = Table(box=box.SIMPLE_HEAD, title=", ".join(f"{k} {v}" for k, v in provenance().items()), title_style="dim")
     for name in ("provider", "n", "causal", "median ms", "× sdpa", "extra MiB", "error"):
         table.add_column(name, justify="left" if name == "provider" else "right")

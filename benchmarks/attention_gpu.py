@@ -1,8 +1,8 @@
-"""Attention with exact row statistics on a GPU, against everything else that computes attention there.
+"""Times attention with exact row statistics on a GPU, and every other way to compute attention there.
 
-One run, one tidy table: a row per task, provider and shape, each timed only after its numbers were checked against
-float64. Providers take turns, so that a GPU that heats up slows all of them alike. Times are of CUDA graph replays
-(`device`), where launching from Python costs nothing, and of plain calls (`call`).
+One run writes one tidy table, with a row for each task, provider and shape. A row is timed only after its numbers were
+compared with float64. Providers take turns, so that a GPU that heats up slows all of them alike. Times are those of CUDA
+graph replays (`device`), where launching from Python costs nothing, and of plain calls (`call`).
 
     python benchmarks/attention_gpu.py --commit $(git rev-parse HEAD) --out benchmarks/results/h200
 """
@@ -37,8 +37,8 @@ GRIDS = {
     "unrelated, up to 1": [1.34 ** (i - 7) for i in range(8)],
     "a curve": [0.03 + 0.006 * i for i in range(32)],
 }
-"""Scales; of the third ones none is the sum of two others, nor are two as far apart as another two; two grids are so high that
-rows freeze."""
+"""Sets of scales. In the unrelated sets no scale is the sum of two others, and no two differences are equal. Rows freeze in
+the two sets that reach 1."""
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,7 @@ class Row:
 
 
 def checked(x: Inputs) -> dict[tuple[str, str], tuple[Callable[[], object], dict[str, float], float]]:
-    """Every (task, provider) that got its numbers right: how to run it, its errors, and how loose the others' are."""
+    """Return every (task, provider) whose numbers are right, with how to run it, its errors and its tolerance."""
     truth, few = x.truth(x.few, x.scale), x.few
     tasks: dict[tuple[str, str], tuple[Callable[[], object], dict[str, float], float]] = {}
 
@@ -121,7 +121,7 @@ def checked(x: Inputs) -> dict[tuple[str, str], tuple[Callable[[], object], dict
             )
             add(f"sampled, {len(scales)} scales, {name}", "isotherm",
                 lambda scales=scales: kernels.statistics_at(x.problem, scales, x.rows), {}, {})  # fmt: skip
-        hot = replace(x.problem, scale=1.0)  # without 1/√d rows freeze: many are done again
+        hot = replace(x.problem, scale=1.0)  # without 1/√d rows freeze, and many are computed twice
         want, solution = x.truth(few, 1.0), kernels.solve(hot, stats=True)
         assert solution.stats is not None
         add(
@@ -138,7 +138,7 @@ def checked(x: Inputs) -> dict[tuple[str, str], tuple[Callable[[], object], dict
 
 
 def gradients(x: Inputs, tasks: dict) -> dict:
-    """Forward and backward, our gradients held to cuDNN's."""
+    """Return the forward-and-backward tasks, after comparing our gradients with cuDNN's."""
     leaves = (x.q, x.k, x.v)
     found = {}
     for name in ("cudnn", "isotherm"):
@@ -157,7 +157,7 @@ def gradients(x: Inputs, tasks: dict) -> dict:
 
 
 def graph(run: Callable[[], object]) -> Callable[[], object] | None:
-    """The same as a CUDA graph's replay; None where that cannot be captured."""
+    """Capture `run` as a CUDA graph and return its replay, or None if it cannot be captured."""
     try:
         stream = torch.cuda.Stream()
         with torch.cuda.stream(stream):
@@ -174,7 +174,7 @@ def graph(run: Callable[[], object]) -> Callable[[], object] | None:
 
 
 def extra_mib(run: Callable[[], object], output_bytes: int) -> float:
-    """Peak memory beyond inputs and output."""
+    """Measure peak memory beyond inputs and output."""
     torch.cuda.synchronize()
     torch.cuda.empty_cache()
     torch.cuda.reset_peak_memory_stats()
@@ -187,7 +187,7 @@ def extra_mib(run: Callable[[], object], output_bytes: int) -> float:
 def timed(
     runs: dict[tuple[str, str, str], Callable[[], object]], rounds: int
 ) -> dict[tuple[str, str, str], list[float]]:
-    """Times of every run, a few at a time in ever new order, so that none always follows the same; the cache is cleared."""
+    """Time every run. Each round shuffles the order, so that no run always follows the same one, and clears the cache."""
     samples: dict[tuple[str, str, str], list[float]] = {key: [] for key in runs}
     order, shuffle = list(runs), random.Random(0).shuffle
     for turn in range(rounds):
@@ -208,7 +208,7 @@ def timed(
 
 
 def measure(shape: Shape, rounds: int) -> list[Row]:
-    """Everything at one shape: checked, then memory, then time."""
+    """Measure everything at one shape: first correctness, then memory, then time."""
     x = Inputs(shape)
     tasks = checked(x)
     output = x.q.numel() * 2
@@ -252,14 +252,14 @@ def measure(shape: Shape, rounds: int) -> list[Row]:
 
 
 def line(row: Row) -> str:
-    """One row for a person."""
+    """Format one row for the terminal."""
     shape = f"d={row.d} n={row.n} {'causal' if row.causal else 'full':6}"
     time_ = f"{row.p50:9.3f} ms {row.against_cudnn:8.4f} × cuDNN"
     return f"{shape} {row.task:33} {row.provider:10} {row.timing:6} {time_} {row.extra_mib:9.1f} MiB"
 
 
 def provenance(commit: str, rounds: int) -> dict[str, object]:
-    """What ran where."""
+    """Record hardware, software versions and command."""
     driver = subprocess.run(
         ["nvidia-smi", "--query-gpu=name,driver_version,clocks.max.sm", "--format=csv,noheader"],
         capture_output=True,
@@ -290,7 +290,7 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="n = 4096 only")
     options = parser.parse_args()
     if not torch.cuda.is_available():
-        parser.error("this wants a CUDA device, and PyTorch finds none")
+        parser.error("this needs a CUDA device, and PyTorch finds none")
     torch._dynamo.config.recompile_limit = 64
     sizes = ((4096, 64),) if options.quick else ((4096, 64), (16384, 16))
     rows: list[Row] = []

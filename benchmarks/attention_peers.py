@@ -1,4 +1,4 @@
-"""What computes attention on a GPU besides us, its inputs, and the truth in float64 that all are held to."""
+"""Other ways to compute attention on a GPU, the inputs for all of them, and the float64 reference for all of them."""
 
 import math
 from collections.abc import Callable
@@ -15,7 +15,7 @@ from isotherm.stats import RowStats
 
 HALF = torch.bfloat16
 CHECKED = 32
-"""Rows of one head that are compared with float64 before anything is timed."""
+"""How many rows of one head are compared with float64 before anything is timed."""
 SAMPLED = 256
 Numbers = dict[str, Tensor]
 
@@ -31,12 +31,12 @@ class Shape:
 
     @property
     def flops(self) -> float:
-        """Of the two matrix products; half of them under causality."""
+        """Floating-point operations of the two matrix products; half as many under causality."""
         return 4.0 * self.heads * self.n * self.n * self.d / (2 if self.causal else 1)
 
 
 class Inputs:
-    """q, k, v of a shape, with the gradient that comes back, and the truth for a few rows."""
+    """Random q, k, v and output gradient of a shape, with the float64 reference for chosen rows."""
 
     def __init__(self, shape: Shape) -> None:
         g = torch.Generator("cuda").manual_seed(shape.n + shape.d)
@@ -51,13 +51,13 @@ class Inputs:
         self.rows = torch.arange(SAMPLED, device="cuda") * (shape.n // SAMPLED) + 7
 
     def logits(self, rows: Tensor, scale: float) -> Tensor:
-        """s of these rows of the first head, −inf where hidden."""
+        """Return the logits of these rows of the first head in float64, −inf where a key is hidden."""
         s = self.q[0, 0, rows].detach().double() @ self.k[0, 0].detach().double().T * scale
         after = torch.arange(self.shape.n, device="cuda") > rows.view(-1, 1)
         return s.masked_fill(after, -torch.inf) if self.shape.causal else s
 
     def truth(self, rows: Tensor, scale: float) -> Numbers:
-        """The statistics of these rows of the first head, and the output, in float64."""
+        """Return output and statistics of these rows of the first head in float64."""
         s = self.logits(rows, scale)
         stats = RowStats.from_logits(torch.where(s.isfinite(), s, 0.0), s.isfinite())
         names = ("lse", "max_logit", "entropy", "collision", "logit_mean", "logit_std", "sink", "jacobian_trace")
@@ -65,14 +65,14 @@ class Inputs:
 
 
 def numbers(stats: RowStats, pick: Callable[[Tensor], Tensor], output: Tensor | None = None) -> Numbers:
-    """Statistics by name, of the rows that `pick` takes."""
+    """Return statistics by name, for the rows that `pick` selects."""
     names = ("lse", "max_logit", "entropy", "collision", "logit_mean", "logit_std", "sink", "jacobian_trace")
     found = {name: pick(getattr(stats, name)) for name in names}
     return found if output is None else found | {"output": pick(output).double()}
 
 
 def wrong(found: Numbers, truth: Numbers) -> dict[str, float]:
-    """Largest error of each number; statistics are held to 1e-3, outputs to the precision of bfloat16."""
+    """Return the largest error of each number. Raise above 1e-3 for statistics, above 2e-2 for outputs (bfloat16)."""
     errors = {name: (x.double() - truth[name]).abs().max().item() for name, x in found.items()}
     errors = {name: error if not math.isnan(error) else math.inf for name, error in errors.items()}
     limits = {"output": 2e-2}
@@ -83,7 +83,7 @@ def wrong(found: Numbers, truth: Numbers) -> dict[str, float]:
 
 
 def stock(x: Inputs, backend: SDPBackend) -> Callable[[], Tensor]:
-    """PyTorch's own attention, without statistics."""
+    """PyTorch's own attention with one backend, without statistics."""
 
     def run() -> Tensor:
         with sdpa_kernel(backend):
@@ -93,7 +93,7 @@ def stock(x: Inputs, backend: SDPBackend) -> Callable[[], Tensor]:
 
 
 def eager(x: Inputs) -> Callable[[], tuple[Tensor, Numbers]]:
-    """Weights held in memory, softmax and statistics in float32 as everyone's eager path has them."""
+    """Weights held in memory, with softmax and statistics in float32 as eager implementations do it."""
     hidden = torch.ones(x.shape.n, x.shape.n, dtype=torch.bool, device="cuda").triu(1) if x.shape.causal else None
 
     def run() -> tuple[Tensor, Numbers]:
@@ -122,7 +122,7 @@ def eager(x: Inputs) -> Callable[[], tuple[Tensor, Numbers]]:
 
 
 def identities(x: Inputs) -> Callable[[], tuple[Tensor, Numbers]]:
-    """Entropy and collision from kernels that give lse only.
+    """Entropy and collision from three calls of a kernel that returns lse only.
 
     Σ p·s is an attention with v = k, Σp² an lse at twice the scale.
     """
@@ -139,7 +139,7 @@ def identities(x: Inputs) -> Callable[[], tuple[Tensor, Numbers]]:
 
 
 def flex(x: Inputs) -> Callable[[], tuple[Tensor, Numbers]]:
-    """FlexAttention, compiled, which gives lse and the largest logit on request."""
+    """FlexAttention, compiled. It returns lse and the largest logit on request."""
     from torch.nn.attention.flex_attention import AuxRequest
 
     mask = None

@@ -1,7 +1,7 @@
-"""What a check-up costs on the CPU against a plain forward, and against what people do without it.
+"""Times a check on the CPU against a plain forward, and against `output_attentions=True` with the same statistics.
 
-The peers: one plain forward with PyTorch's kernel; a forward with `output_attentions=True` and the same statistics in
-eager code. Writes benchmarks/results/check_cpu.csv and prints the ratios.
+Writes benchmarks/results/check_cpu.csv and check_cpu.json, and prints the ratios. A first argument, such as MiniLM, measures
+only the models whose name begins so.
 """
 
 import csv
@@ -76,7 +76,7 @@ def plain(model: nn.Module, batch: dict[str, Any]) -> None:
 
 @torch.no_grad()
 def materialised(model: Any, batch: dict[str, Any]) -> None:
-    """The weights of every layer, and the same statistics from them."""
+    """Return the weights of every layer from transformers, and compute the same statistics from them."""
     model.set_attn_implementation("eager")
     attentions = model(**batch, output_attentions=True).attentions
     for weights in attentions:
@@ -88,12 +88,12 @@ def materialised(model: Any, batch: dict[str, Any]) -> None:
 
 
 def bare(model: nn.Module, batch: dict[str, Any]) -> None:
-    """The check-up with exact statistics, before what-if and the comparison of implementations."""
+    """A check with exact statistics, without what-if and without comparing implementations."""
     check(model, batch, **BARE)
 
 
 def whole(model: nn.Module, batch: dict[str, Any]) -> None:
-    """The whole default check-up."""
+    """The whole default check."""
     _ = check(model, batch).record
 
 
@@ -101,7 +101,7 @@ PROVIDERS = {"plain forward": plain, "check, exact": bare, "check, whole": whole
 
 
 def measure_memory(model_name: str, provider: str) -> None:
-    """In a fresh process: the peak beyond what the loaded model holds."""
+    """Print the peak memory beyond what the loaded model holds, in this process."""
     torch.set_num_threads(THREADS)
     model, batch = MODELS[model_name]()
     before = current_mib()
@@ -111,13 +111,13 @@ def measure_memory(model_name: str, provider: str) -> None:
 
 
 def earlier() -> list[list[Any]]:
-    """The rows of the last run."""
+    """Read the rows of the last run."""
     with (HERE / "results" / "check_cpu.csv").open(newline="") as file:
         return [[*row[:2], *map(float, row[2:5]), row[5]] for row in list(csv.reader(file))[1:]]
 
 
 def main(only: str = "") -> None:
-    """Time, measure, print, write; `only` measures the models whose name begins so, and keeps the others' rows."""
+    """Time, measure, print and write. `only` measures the models whose name begins so, and keeps the rows of the others."""
     torch.set_num_threads(THREADS)
     rows: list[list[Any]] = []
     for model_name, make in MODELS.items():
@@ -129,7 +129,7 @@ def main(only: str = "") -> None:
         providers = {k: v for k, v in PROVIDERS.items() if not large or k in ("plain forward", "check, exact")}
         print(f"{model_name} …", file=sys.stderr)
         times: dict[str, list[float]] = {provider: [] for provider in providers}
-        # Taken in turns, and the best of each: what else runs on the machine then touches all of them alike.
+        # Providers take turns and the best time counts, so that other processes on the machine disturb all of them alike.
         for _ in range(2 if large else 25 if model_name.startswith("MiniLM") else 6):
             for provider, work in providers.items():
                 start = time.perf_counter()

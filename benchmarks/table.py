@@ -1,4 +1,7 @@
-"""The README's tables, made from the measured rows: `python benchmarks/table.py` writes them into both READMEs."""
+"""Writes the measured rows into docs/cost.md and docs/cost.zh.md as tables, and draws the figure.
+
+python benchmarks/table.py
+"""
 
 import csv
 import re
@@ -13,29 +16,29 @@ WHAT = {
     "sdpa": ("PyTorch's kernel, no statistics", "PyTorch 核函数，无统计"),
     "isotherm exact": ("output and exact statistics of every row", "输出与每一行的精确统计"),
     "isotherm sampled 1/16": ("output, statistics of one row in 16", "输出与十六分之一行的统计"),
-    "isotherm no statistics": ("our tiles, no statistics", "我们的分块实现，无统计"),
-    "materialised": ("weights materialised, the same statistics", "保存权重矩阵后求同样的统计"),
+    "isotherm no statistics": ("our tiled implementation, no statistics", "我们的分块实现，无统计"),
+    "materialised": ("weights held in memory, the same statistics", "保存权重矩阵后求同样的统计"),
 }
 CHECK_HEADS = {
-    "en": ("check-up of", "what", "time ÷ one forward", "memory beyond the model"),
-    "zh": ("检查对象", "内容", "时间 ÷ 一次前向", "模型之外的内存"),
+    "en": ("model, tokens", "what", "time ÷ one forward", "memory beyond the model"),
+    "zh": ("模型、词元数", "内容", "时间 ÷ 一次前向", "模型之外的内存"),
 }
 CHECK_WHAT = {
     "plain forward": ("one plain forward", "一次普通前向"),
-    "check, exact": ("exact statistics, audit, findings", "精确统计、审计与发现"),
-    "check, whole": ("and what-if, comparison, predictions", "再加假如、实现比较与预测"),
-    "output_attentions": ("output_attentions and the same statistics", "output_attentions 加同样的统计"),
+    "check, exact": ("exact statistics, audit of scales, findings", "精确统计、缩放审计与发现"),
+    "check, whole": ("the same with what-if, comparison of implementations, predictions", "再加假如、实现比较与预测"),
+    "output_attentions": ("transformers' output_attentions and the same statistics", "output_attentions 加同样的统计"),
 }
 
 
 def rows(name: str) -> list[dict[str, str]]:
-    """The measured rows of one benchmark."""
+    """Read the measured rows of one benchmark."""
     with (HERE / "results" / f"{name}.csv").open(newline="") as file:
         return list(csv.DictReader(file))
 
 
 def tables(language: str) -> str:
-    """Both tables in Markdown."""
+    """Both CPU tables in Markdown."""
     which = 0 if language == "en" else 1
     attention = [
         (
@@ -72,17 +75,17 @@ def _mib(text: str) -> str:
 
 
 def markdown(heads: tuple[str, ...], lines: list[tuple[str, ...]]) -> list[str]:
-    """A table's lines."""
+    """Format a table as lines of Markdown."""
     return [f"| {' | '.join(line)} |" for line in (heads, ("---",) * len(heads), *lines)]
 
 
 def main() -> None:
-    """Put the tables between their marks in each README, and draw the figure."""
+    """Replace what is between the marks in docs/cost.md and docs/cost.zh.md, and draw the figure."""
     import figure
     import table_gpu
 
-    for language, name in (("en", "README.md"), ("zh", "README.zh.md")):
-        path = HERE.parent / name
+    for language, name in (("en", "cost.md"), ("zh", "cost.zh.md")):
+        path = HERE.parent / "docs" / name
         text = path.read_text(encoding="utf-8")
         for mark, made in (("measured", tables(language)), ("measured on a GPU", table_gpu.tables(language))):
             marked = re.compile(rf"(<!-- {mark} -->\n).*?(<!-- /{mark} -->)", re.S)

@@ -1,75 +1,78 @@
-"""The GPU rows as the README shows them: a table by shape, a table by task, and what the figure draws."""
+"""Tables of docs/cost.md from the measured GPU rows: by shape, by task, at several scales. The figure uses the same rows."""
 
+from collections.abc import Callable
 from math import exp, log
 from statistics import fmean
 
 from table import markdown, rows
 
 Key = tuple[int, int, bool]
+"""Head dimension, number of keys, causal."""
 BY_SHAPE = {
     "en": (
         "d, n",
         "cuDNN, no statistics",
         "ours, all statistics",
         "FlexAttention, max and lse",
-        "materialised, the same",
+        "weights held in memory, all statistics",
     ),
-    "zh": ("d、n", "cuDNN，无统计", "我们的，全部统计", "FlexAttention，max 与 lse", "保存权重矩阵，同样的统计"),
+    "zh": ("d、n", "cuDNN，无统计", "我们的，全部统计", "FlexAttention，max 与 lse", "保存权重矩阵，全部统计"),
 }
 BY_TASK = {
-    "en": (
-        "against cuDNN's forward, or forward and backward, without statistics",
-        "geometric mean",
-        "worst",
-        "as plain calls",
-        "worst",
-    ),
-    "zh": ("对照 cuDNN 不含统计的前向，或前向加反向", "几何平均", "最差", "普通调用", "最差"),
+    "en": ("time ÷ cuDNN without statistics", "geometric mean", "worst", "plain calls", "worst"),
+    "zh": ("用时 ÷ cuDNN（不含统计）", "几何平均", "最差", "普通调用", "最差"),
+}
+AT_SCALES = {
+    "en": ("time ÷ the same at one scale", "geometric mean", "worst", "plain calls", "worst"),
+    "zh": ("用时 ÷ 同样的统计在一个缩放下", "几何平均", "最差", "普通调用", "最差"),
 }
 TASKS = {
     "forward": ("output and all statistics", "输出与全部统计"),
-    "forward+backward": ("the same, and the gradients", "再加梯度"),
+    "forward+backward": ("output, all statistics and gradients", "输出、全部统计与梯度"),
     "statistics": ("statistics alone", "只要统计"),
     "forward, unscaled": (
-        "output and all statistics without 1/√d, when rows freeze",
-        "不除以 √d、行被冻结时的输出与全部统计",
+        "output and all statistics without 1/√d (rows freeze)",
+        "不除以 √d（行被冻结）时的输出与全部统计",
     ),
-    "statistics, unscaled": ("statistics alone without 1/√d", "不除以 √d 时只要统计"),
+    "statistics, unscaled": ("statistics alone without 1/√d (rows freeze)", "不除以 √d（行被冻结）时只要统计"),
     "sampled": ("statistics of 256 rows, n = 16,384", "256 行的统计，n = 16,384"),
 }
 TIMINGS = ("device", "call")
 MEAN = {"en": "geometric mean", "zh": "几何平均"}
-EIGHT = {
-    "8 scales, half-octaves": (
-        "statistics at eight scales, half an octave apart, against one scale",
-        "八个相隔半个八度的缩放下的统计，对照一个缩放",
-    ),
-    "8 scales, evenly spaced": ("the same, evenly spaced", "同上，等间隔"),
-    "8 scales, unrelated": (
-        "the same, unrelated: none is the sum of two others, no two gaps are alike",
-        "同上，互不相关：任何一个都不是另两个之和，间隔也各不相同",
-    ),
+SCALES = {
+    "8 scales, half-octaves": ("eight scales, half an octave apart", "八个缩放，相隔半个八度"),
+    "8 scales, evenly spaced": ("eight scales, evenly spaced", "八个缩放，等间隔"),
+    "8 scales, unrelated": ("eight scales with no simple relation to each other", "八个缩放，彼此没有简单关系"),
     "8 scales, up to 1": (
-        "the same, half-octaves up to 1, where rows freeze",
-        "同上，相隔半个八度直到 1，行在那里被冻结",
+        "eight scales, half an octave apart, up to 1 (rows freeze)",
+        "八个缩放，相隔半个八度，直到 1（行被冻结）",
     ),
-    "8 scales, unrelated, up to 1": ("the same, unrelated and up to 1", "同上，互不相关且直到 1"),
-    "32 scales, a curve": (
-        "a curve of 32 scales in one pass, against one scale",
-        "一遍算出 32 个缩放的曲线，对照一个缩放",
+    "8 scales, unrelated, up to 1": (
+        "eight scales with no simple relation, up to 1 (rows freeze)",
+        "八个缩放，没有简单关系，直到 1（行被冻结）",
     ),
+    "32 scales, a curve": ("32 scales, evenly spaced", "32 个缩放，等间隔"),
     "sampled, 8 scales, half-octaves": (
-        "256 rows at eight scales, half an octave apart, against one scale, n = 16,384",
-        "256 行在八个相隔半个八度的缩放下，对照一个缩放，n = 16,384",
+        "256 rows, n = 16,384: eight scales, half an octave apart",
+        "256 行，n = 16,384：八个缩放，相隔半个八度",
     ),
-    "sampled, 8 scales, evenly spaced": ("the same, evenly spaced", "同上，等间隔"),
-    "sampled, 8 scales, unrelated": ("the same, unrelated", "同上，互不相关"),
-    "sampled, 32 scales, a curve": ("the same, a curve of 32", "同上，32 个缩放的曲线"),
+    "sampled, 8 scales, evenly spaced": (
+        "256 rows, n = 16,384: eight scales, evenly spaced",
+        "256 行，n = 16,384：八个缩放，等间隔",
+    ),
+    "sampled, 8 scales, unrelated": (
+        "256 rows, n = 16,384: eight scales with no simple relation",
+        "256 行，n = 16,384：八个缩放，没有简单关系",
+    ),
+    "sampled, 32 scales, a curve": (
+        "256 rows, n = 16,384: 32 scales, evenly spaced",
+        "256 行，n = 16,384：32 个缩放，等间隔",
+    ),
 }
 
 
 def measured(task: str, provider: str, column: str = "against_cudnn", timing: str = "device") -> dict[Key, float]:
-    """One column by shape: graph replays, or plain calls where asked for or there is no graph (materialised weights)."""
+    """Read one column by shape: graph replays by default, always plain calls for weights held in memory."""
     timing = "call" if provider == "eager" else timing
     found = {}
     for row in rows("h200"):
@@ -79,29 +82,29 @@ def measured(task: str, provider: str, column: str = "against_cudnn", timing: st
 
 
 def against_one(task: str, timing: str) -> dict[Key, float]:
-    """Several scales against one."""
+    """Divide the time at several scales by the time at one."""
     one = measured("sampled" if task.startswith("sampled") else "statistics", "isotherm", "p50", timing)
     return {shape: time / one[shape] for shape, time in measured(task, "isotherm", "p50", timing).items()}
 
 
 def shown(task: str, ratios: dict[Key, float]) -> dict[Key, float]:
-    """The shapes a task is told of: a sample of rows is for long ones."""
+    """Keep the shapes that a task is shown for. Sampled rows are shown for long sequences only."""
     return {shape: ratio for shape, ratio in ratios.items() if shape[1] == 16384 or not task.startswith("sampled")}
 
 
 def mean(values: dict[Key, float]) -> float:
-    """The geometric mean, which does not depend on what is divided by what."""
+    """Return the geometric mean."""
     return exp(fmean(map(log, values.values())))
 
 
 def named(shape: Key, language: str) -> str:
-    """A shape in words."""
+    """Describe a shape in words."""
     d, n, causal = shape
     return f"{d}, {n:,}{(', causal' if language == 'en' else '，因果') if causal else ''}"
 
 
 def tables(language: str) -> str:
-    """Both tables in Markdown."""
+    """All three tables in Markdown."""
     cudnn, memory = measured("forward", "cudnn", "p50"), measured("forward", "eager", "extra_mib")
     ours, flex, eager = (measured("forward", provider) for provider in ("isotherm", "flex", "eager"))
     ours_memory = measured("forward", "isotherm", "extra_mib")
@@ -116,11 +119,22 @@ def tables(language: str) -> str:
         for shape in cudnn
     ]
     lines.append((MEAN[language], "", f"**{mean(ours):.3f}**", f"{mean(flex):.2f}", f"{mean(eager):.0f}"))
-    tasks = []
-    for task, names in TASKS.items():
-        ways = [shown(task, measured(task, "isotherm", timing=timing)) for timing in TIMINGS]
-        tasks.append((names[language == "zh"], *(f"{x:.3f}" for way in ways for x in (mean(way), max(way.values())))))
-    for task, names in EIGHT.items():
-        ways = [shown(task, against_one(task, timing)) for timing in TIMINGS]
-        tasks.append((names[language == "zh"], *(f"{x:.2f}" for way in ways for x in (mean(way), max(way.values())))))
-    return "\n".join([*markdown(BY_SHAPE[language], lines), "", *markdown(BY_TASK[language], tasks)])
+    tasks = [
+        (
+            names[language == "zh"],
+            *_summary(task, lambda timing, task=task: measured(task, "isotherm", timing=timing), 3),
+        )
+        for task, names in TASKS.items()
+    ]
+    scales = [
+        (names[language == "zh"], *_summary(task, lambda timing, task=task: against_one(task, timing), 2))
+        for task, names in SCALES.items()
+    ]
+    parts = (BY_SHAPE, lines), (BY_TASK, tasks), (AT_SCALES, scales)
+    return "\n\n".join("\n".join(markdown(heads[language], body)) for heads, body in parts)
+
+
+def _summary(task: str, ratios: Callable[[str], dict[Key, float]], digits: int) -> list[str]:
+    """Geometric mean and worst ratio over the shapes, as graph replays and as plain calls."""
+    ways = [shown(task, ratios(timing)) for timing in TIMINGS]
+    return [f"{x:.{digits}f}" for way in ways for x in (mean(way), max(way.values()))]
