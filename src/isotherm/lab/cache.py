@@ -1,4 +1,4 @@
-"""Finished claims, kept between runs: the same code, scale and device would give the same record again.
+"""Finished claims, kept between runs: the same code, size and device would give the same record again.
 
 An entry is looked up by everything its numbers depend on. A claim's parameters and seed stand in its own file, so they are
 part of the code version, with every part of this package that the file imports, directly or through another.
@@ -65,8 +65,8 @@ def code_version(module: str, records: Sequence[Path] = ()) -> str:
 
 
 def _reached(start: Path) -> set[Path]:
-    """Files of the lab one by one, since claims are many, each with the data in a folder of its name; other parts whole,
-    since they load their pieces by name."""
+    """Files of the lab one by one, since claims are many, a folder with the data in it; other parts whole, since they
+    load their pieces by name."""
     seen: set[Path] = set()
     waiting = [start]
     while waiting:
@@ -94,8 +94,9 @@ def _imports(path: Path) -> frozenset[str]:
 def _files(module: str) -> tuple[Path, ...]:
     part, *rest = module.split(".")[1:]
     if part == "lab":
-        file = _SOURCE.joinpath(part, *rest or ["__init__"]).with_suffix(".py")
-        return (file, *_inside(file.with_suffix(""))) if file.exists() else ()
+        home = _SOURCE.joinpath(part, *rest or ["__init__"])
+        file = home.with_suffix(".py")
+        return (file,) if file.exists() else tuple(_inside(home))
     return (*_inside(_SOURCE / part), *_SOURCE.glob(f"{part}.py"))
 
 
@@ -105,22 +106,22 @@ def _inside(folder: Path) -> list[Path]:
 
 @dataclass(frozen=True)
 class Entry:
-    """One place in the cache: a claim at a scale, on a device, from one version of the code."""
+    """One place in the cache: a claim at a size, on a device, from one version of the code."""
 
     claim: str
-    scale: str
+    size: str
     device: str
     code: str
 
     @property
     def path(self) -> Path:
         """The file that holds it, or will."""
-        told = json.dumps([SCHEMA, self.claim, self.scale, self.device, self.code, versions()])
+        told = json.dumps([SCHEMA, self.claim, self.size, self.device, self.code, versions()])
         return folder() / f"{self._stem}{sha256(told.encode()).hexdigest()[:16]}.json"
 
     @property
     def _stem(self) -> str:
-        return f"{self.claim}.{self.scale}.{re.sub(r'[^a-z0-9]', '-', self.device)}."
+        return f"{self.claim}.{self.size}.{re.sub(r'[^a-z0-9]', '-', self.device)}."
 
     def read(self) -> Timed | None:
         """What is kept; None when there is nothing, or nothing whole."""

@@ -72,9 +72,9 @@ class Claim:
     errata: tuple[Erratum, ...] = ()
     needs: tuple[str, ...] = ()
 
-    def setting(self, scale: str = "quick", device: str = "cpu", **options: Any) -> Setting:
+    def setting(self, size: str = "quick", device: str = "cpu", **options: Any) -> Setting:
         """The parameters at a size: `quick`, or `full`."""
-        return Setting({**self.quick, **(self.full if scale == "full" else {})}, self.seed, device, **options)
+        return Setting({**self.quick, **(self.full if size == "full" else {})}, self.seed, device, **options)
 
     def record(self, setting: Setting, result: Result) -> ClaimRecord:
         """Question and answer together."""

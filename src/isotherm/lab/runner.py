@@ -28,7 +28,7 @@ from isotherm.lab.cache import Entry, code_version, versions
 from isotherm.language import Text
 from isotherm.record import Timed, from_plain, to_plain
 
-Scale = Literal["quick", "full"]
+Size = Literal["quick", "full"]
 DIED = Text("its process ended with code {code} before it had answered", "其进程未作答就以代码 {code} 结束")
 RAISED = Text("{kind}: {why}", "{kind}：{why}")
 
@@ -39,13 +39,13 @@ class Order:
 
     claim: str
     module: str
-    scale: Scale = "quick"
+    size: Size = "quick"
     device: str = "cpu"
     records: tuple[Path, ...] = ()
 
 
 @dataclass(frozen=True)
-class Outcome:
+class ClaimOutcome:
     """What came of an order: a record (`kept` from an earlier run or new), packages it lacks, or why it failed."""
 
     claim: str
@@ -65,30 +65,30 @@ class Listener:
     def moved(self, claim: str, part: float) -> None:
         """It is this far, from 0 to 1."""
 
-    def finished(self, outcome: Outcome) -> None:
+    def finished(self, outcome: ClaimOutcome) -> None:
         """It is over, one way or another."""
 
 
 def run(
     orders: Sequence[Order], *, jobs: int | None = None, fresh: bool = False, listener: Listener | None = None
-) -> tuple[Outcome, ...]:
+) -> tuple[ClaimOutcome, ...]:
     """Every order's outcome, in order. `fresh` looks at no record of an earlier run, but keeps the new ones."""
     listener = listener or Listener()
-    done: dict[str, Outcome] = {}
+    done: dict[str, ClaimOutcome] = {}
     waiting: list[tuple[Order, Entry]] = []
     for order in orders:
         try:
-            entry = Entry(order.claim, order.scale, order.device, code_version(order.module, order.records))
+            entry = Entry(order.claim, order.size, order.device, code_version(order.module, order.records))
         except (ImportError, OSError, SyntaxError) as error:
             why, trace = _told(error)
-            done[order.claim] = Outcome(order.claim, failure=why, trace=trace)
+            done[order.claim] = ClaimOutcome(order.claim, failure=why, trace=trace)
             listener.finished(done[order.claim])
             continue
         timed = None if fresh else entry.read()
         if timed is None:
             waiting.append((order, entry))
         else:
-            done[order.claim] = Outcome(order.claim, timed, kept=True)
+            done[order.claim] = ClaimOutcome(order.claim, timed, kept=True)
             listener.finished(done[order.claim])
     for outcome in _pool(waiting, min(jobs or os.cpu_count() or 1, len(waiting)), listener):
         done[outcome.claim] = outcome
@@ -132,7 +132,7 @@ class _Worker:
         self.line.close()
 
 
-def _pool(orders: list[tuple[Order, Entry]], jobs: int, listener: Listener) -> Iterator[Outcome]:
+def _pool(orders: list[tuple[Order, Entry]], jobs: int, listener: Listener) -> Iterator[ClaimOutcome]:
     waiting = orders[::-1]
     workers: list[_Worker] = []
     try:
@@ -165,27 +165,27 @@ def _hire(waiting: list[tuple[Order, Entry]], listener: Listener) -> _Worker:
     return _Worker.hired(order, entry)
 
 
-def _hear(worker: _Worker, listener: Listener) -> Outcome | None:
+def _hear(worker: _Worker, listener: Listener) -> ClaimOutcome | None:
     """One message of a worker: None while it is on its way, an outcome when it is done or dead."""
     claim = worker.entry.claim
     try:
         kind, content = worker.line.recv()
     except (EOFError, OSError):
         worker.process.join()
-        return Outcome(claim, failure=DIED.format(code=worker.process.exitcode))
+        return ClaimOutcome(claim, failure=DIED.format(code=worker.process.exitcode))
     if kind == "moved":
         listener.moved(claim, content)
         return None
     if kind == "needs":
-        return Outcome(claim, needs=content)
+        return ClaimOutcome(claim, needs=content)
     if kind == "raised":
-        return Outcome(claim, failure=content[0], trace=content[1])
+        return ClaimOutcome(claim, failure=content[0], trace=content[1])
     try:
         timed = from_plain(Timed, json.loads(content), where=claim)
     except IsothermError as error:
-        return Outcome(claim, failure=error.text)
+        return ClaimOutcome(claim, failure=error.text)
     worker.entry.write(timed)
-    return Outcome(claim, timed)
+    return ClaimOutcome(claim, timed)
 
 
 def _work(line: "Connection[Any, Any]") -> None:
@@ -209,14 +209,14 @@ def _answer(order: Order, code: str, line: "Connection[Any, Any]") -> tuple[str,
         absent = tuple(name for name in claim.needs if find_spec(name) is None)
         if absent:
             return "needs", absent
-        setting = claim.setting(order.scale, order.device, progress=_Teller(line), records=order.records)
+        setting = claim.setting(order.size, order.device, progress=_Teller(line), records=order.records)
         _seed(claim.seed)
         start = perf_counter()
         result = claim.experiment(setting)
         timed = Timed(
             record=claim.record(setting, result),
             expected=claim.expected,
-            scale=order.scale,
+            scale=order.size,
             code=code,
             created=datetime.now(UTC).isoformat(timespec="seconds"),
             seconds=perf_counter() - start,
