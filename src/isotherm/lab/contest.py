@@ -130,8 +130,7 @@ def britz(name: str) -> Figure:
         )
     caption = Text(
         "What Britz et al. (2017) measured on WMT'15 English–German: the unscaled dot product keeps up to 512 "
-        "dimensions and falls "
-        "at 1024. One initialisation, one learning rate.",
+        "dimensions and falls at 1024. One initialisation, one learning rate.",
         "Britz 等（2017）在 WMT'15 英德翻译上的测量：未缩放的点积到 512 维还跟得上，1024 维时下降。只用了一种初始化和一"
         "个学习率。",
     )

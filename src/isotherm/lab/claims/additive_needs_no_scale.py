@@ -131,8 +131,7 @@ def _figure(spread: Values, dimensions: tuple[int, ...]) -> Figure:
         lines.append(Line(predicted, tuple(map(float, dimensions)), theory, source="predicted"))
     caption = Text(
         "Additive scores spread over the keys of a query. Flat lines need no scale; with unit-variance v the line "
-        "climbs "
-        "beside the unscaled dot product, at the same power ½ of d_k.",
+        "climbs beside the unscaled dot product, at the same power ½ of d_k.",
         "加性打分在同一查询的各个键之间的散布。水平的线无需缩放；v 方差为 1 时，曲线与未缩放的点积并排上升，同为 d_k 的"
         " ½ 次幂。",
     )
@@ -154,8 +153,7 @@ def _sentence(powers: dict[str, list[float]], spread: Values, dimensions: tuple[
         "variance "
         "1 ({low} against {high} nats at d_k = {d}): the scale is not absent, it sits in how v was initialised.",
         "v 的方差为 1/d 时，加性打分的散布随 d_k 的 {small} 次幂变化；v 的方差为 1 时为 {unit} 次幂（d_k = {d} 时为 "
-        "{low} 与 "
-        "{high} nat）：缩放并非不需要，而是藏在 v 的初始化里。",
+        "{low} 与 {high} nat）：缩放并非不需要，而是藏在 v 的初始化里。",
     ).format(**values)
 
 
@@ -165,8 +163,7 @@ CONDITION = Text(
     "initialisation: training may make v as large as it likes. With Var(vᵢ) = 1 the spread grows like √d_k, as for "
     "q·k.",
     "Var(vᵢ) 按 1/d_k 缩小（1/d、Xavier、PyTorch 默认值，或 Bahdanau 等 2015 的 v = 0），且仅限初始化时：训练可以把 v "
-    "变得任意大。"
-    "若 Var(vᵢ) = 1，散布与 q·k 一样随 √d_k 增长。",
+    "变得任意大。若 Var(vᵢ) = 1，散布与 q·k 一样随 √d_k 增长。",
 )
 STEPS = (
     Step(
@@ -186,8 +183,7 @@ STEPS = (
     Step(
         Text(
             "With W of variance 1/d, a and b are standard normal and c = 0.533 by quadrature. The dimension appears "
-            "only "
-            "through d·Var(v).",
+            "only through d·Var(v).",
             "W 的方差为 1/d 时，a、b 服从标准正态，数值积分得 c = 0.533。维度只通过 d·Var(v) 出现。",
         ),
         equation("Var ( score )", "c^2 · d · Var ( v )"),
@@ -210,8 +206,7 @@ ERRATA = (
         ),
         Text(
             "One hidden unit lies in [−1, 1]; the score is a sum of d_k of them weighted by v and lies in [−‖v‖₁, "
-            "‖v‖₁]. It is "
-            "independent of d_k only if Var(vᵢ) ∝ 1/d_k.",
+            "‖v‖₁]. It is independent of d_k only if Var(vᵢ) ∝ 1/d_k.",
             "落在 [-1, 1] 的是单个隐藏单元；打分是 d_k 个单元按 v 加权的和，落在 [−‖v‖₁, ‖v‖₁]。只有 Var(vᵢ) ∝ 1/d_k 时"
             "才与 d_k 无关。",
         ),
@@ -224,15 +219,13 @@ CLAIM = Claim(
     question=Text("Why does nobody divide additive attention by √d?", "为什么加性注意力不用除以 √d？"),
     statement=Text(
         "In the additive score ⟨v, tanh(W₁h + W₂s)⟩ the right side is a tanh, within [−1, 1]; its distribution has "
-        "nothing to "
-        "do with d_k, so no scale is needed.",
+        "nothing to do with d_k, so no scale is needed.",
         "加性打分 ⟨v, tanh(W₁h + W₂s)⟩ 的右侧是 tanh，分布在 [-1, 1]，整体分布与 d_k 没有关系，因此不需要缩放。",
     ),
     sources=("000",),
     hypothesis=Text(
         "The spread of the scores over the keys of a query goes like d_k^a with |a| < 0.1 (95 % interval over seeds), "
-        "for "
-        "every usual initialisation of v: variance 1, 1/d, Xavier, PyTorch's default.",
+        "for every usual initialisation of v: variance 1, 1/d, Xavier, PyTorch's default.",
         "同一查询各键打分的散布随 d_k^a 变化，对 v 的每种常用初始化（方差 1、1/d、Xavier、PyTorch 默认）都有 |a| < 0.1"
         "（按随机种子的 95 % 区间）。",
     ),

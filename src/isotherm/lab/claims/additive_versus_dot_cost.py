@@ -128,9 +128,8 @@ def _figure(costs: list[Cost], setting: Setting) -> Figure:
         lines.append(Line(Text(f"n = {n}", f"n = {n}"), x, tuple(map(_ratio, at_n))))
     caption = Text(
         "Bytes the additive score writes for each byte of the dot product, at equal multiply-adds. The hidden layer "
-        "has d_k "
-        "numbers for every pair of positions, so the gap widens with d_k: additive attention does not become more "
-        "efficient.",
+        "has d_k numbers for every pair of positions, so the gap widens with d_k: additive attention does not become "
+        "more efficient.",
         "乘加次数相同时，加性打分写出的字节数是点积的多少倍。每一对位置都有 d_k 个隐藏单元，因此差距随 d_k 扩大：加性注"
         "意力并不会变得更高效。",
     )
@@ -207,8 +206,7 @@ BY_N = Text(
 AT = Text("{name}, n = {n}, d_k = {d} (ms)", "{name}，n = {n}，d_k = {d}（毫秒）")
 SENTENCE = Text(
     "At n = {n} and d_k = {d} both need {macs} multiply-adds, but additive attention also needs {tanhs} tanh "
-    "evaluations and "
-    "writes {ratio} times the bytes, because its hidden layer cannot be one matrix product.",
+    "evaluations and writes {ratio} times the bytes, because its hidden layer cannot be one matrix product.",
     "n = {n}、d_k = {d} 时两者都要 {macs} 次乘加，但加性注意力还要 {tanhs} 次 tanh，写出的字节数是点积的 {ratio} 倍，因"
     "为它的隐藏层无法写成一次矩阵乘法。",
 )
@@ -216,8 +214,7 @@ STEPS = (
     Step(
         Text(
             "Both scores project n queries and n keys (2nd² multiply-adds), combine d_k products for each of n² pairs, "
-            "and mix "
-            "n² values of d_k numbers.",
+            "and mix n² values of d_k numbers.",
             "两种打分都要投影 n 个查询和 n 个键（2nd² 次乘加），为 n² 对位置各合并 d_k 个乘积，再混合 n² 份 d_k 维的"
             "值。",
         ),
@@ -226,8 +223,7 @@ STEPS = (
     Step(
         Text(
             "The dot product's middle term is one matrix product, Q Kᵀ: d_k products are summed where they are made, "
-            "and only "
-            "n² sums are written.",
+            "and only n² sums are written.",
             "点积的中间一项就是一次矩阵乘法 Q Kᵀ：d_k 个乘积在原处累加，只写出 n² 个和。",
         ),
         equation("S", "Q K^⊤"),
@@ -250,8 +246,7 @@ ERRATA = (
         ),
         Text(
             "It is the quality of the additive score that pulls ahead of an unscaled dot product (Vaswani et al. 2017, "
-            "§3.2.1). "
-            "Its efficiency does not: the ratio of bytes written grows with d_k.",
+            "§3.2.1). Its efficiency does not: the ratio of bytes written grows with d_k.",
             "随 d_k 增大而领先于未缩放点积的是加性打分的效果（Vaswani 等 2017，§3.2.1），不是效率：它写出的字节数之比随"
             " d_k 增大。",
         ),
@@ -263,20 +258,17 @@ CLAIM = Claim(
     question=Text("Why multiply vectors instead of adding them?", "为什么用相乘而不是相加来打分？"),
     statement=Text(
         "The additive score looks simple but wraps a tanh and v around it, a whole hidden layer; matrix multiplication "
-        "has very "
-        "mature fast implementations. So dot-product attention is cheaper.",
+        "has very mature fast implementations. So dot-product attention is cheaper.",
         "Add 方法虽然计算简单，但是外面套着 tanh 和 v，相当于一个完整的隐层；而矩阵乘法已经有了非常成熟的加速实现。因此"
         "点积注意力更便宜。",
     ),
     sources=("000",),
     hypothesis=Text(
         "At every n and d_k tried: the multiply-adds are equal, additive attention evaluates n²·d_k tanh and the dot "
-        "product "
-        "none, additive attention writes more bytes, and the ratio of bytes grows with d_k. Counts, so no seed "
+        "product none, additive attention writes more bytes, and the ratio of bytes grows with d_k. Counts, so no seed "
         "matters.",
         "在试过的每个 n 和 d_k 上：乘加次数相等；加性要算 n²·d_k 次 tanh，点积为零；加性写出更多字节，且字节数之比随 "
-        "d_k 增大。"
-        "这些都是计数，与随机种子无关。",
+        "d_k 增大。这些都是计数，与随机种子无关。",
     ),
     expected="confirmed",
     experiment=experiment,

@@ -77,11 +77,9 @@ def _sentence(small: int, large: int, leads: Leads) -> Text:
     mean = {key: f"{interval(values).mean:+.2f}".replace("-", "−") for key, values in leads.items()}
     return Text(
         "Where q and k start with unit variance, additive attention leads the unscaled dot product by {us} nats a word "
-        "at d_k = "
-        "{small} and by {ul} at {large}; from Xavier's start, which shrinks W as d_k grows, by {xs} and {xl}.",
+        "at d_k = {small} and by {ul} at {large}; from Xavier's start, which shrinks W as d_k grows, by {xs} and {xl}.",
         "q、k 以单位方差起步时，加性注意力在 d_k = {small} 时领先未缩放点积 {us} nat/词，在 {large} 时领先 {ul}；而从 "
-        "Xavier 起步（d_k 越大 W 越小）"
-        "则为 {xs} 与 {xl}。",
+        "Xavier 起步（d_k 越大 W 越小）则为 {xs} 与 {xl}。",
     ).format(
         small=small,
         large=large,
@@ -116,8 +114,7 @@ STEPS = (
     Step(
         Text(
             "With q and k of unit variance the unscaled logits spread like √d_k; somewhat less here, because the keys "
-            "of one sentence "
-            "have a part in common.",
+            "of one sentence have a part in common.",
             "q、k 方差为 1 时，未缩放的 logit 按 √d_k 散开；这里略小一些，因为同一句子的各个键有共同的成分。",
         ),
         equation("σ", square_root("d")),
@@ -149,8 +146,7 @@ ERRATA = (
         ),
         Text(
             "When d is large and q and k keep unit variance. An initialisation that shrinks with d hides the effect, "
-            "and the table the "
-            "claim rests on (Britz et al. 2017) shows it only at 1024 of its four dimensions.",
+            "and the table the claim rests on (Britz et al. 2017) shows it only at 1024 of its four dimensions.",
             "应为：当 d 很大且 q、k 保持单位方差时。随 d 缩小的初始化会掩盖这一现象；其所依据的表格（Britz 等 2017）四"
             "个维度中也只在 1024 处显现。",
         ),
@@ -162,21 +158,17 @@ CLAIM = Claim(
     question=Text("Does it matter in training, or only on paper?", "这在训练中真的要紧，还是只在纸面上？"),
     statement=Text(
         "At small d_k additive and (unscaled) dot-product attention do equally well; as d_k grows, dot-product "
-        "attention falls behind, "
-        "because its large values push the softmax where it has almost no gradient.",
+        "attention falls behind, because its large values push the softmax where it has almost no gradient.",
         "d_k 较小时，加性注意力与（未缩放的）点积注意力效果接近；d_k 增大后点积不如加性，因为点积的数值变大，把 "
         "softmax 推向梯度极小的区域。",
     ),
     sources=("000", "002"),
     hypothesis=Text(
         "A recurrent translator, trained with each score on the same data: at the small d_k the dot product's held-out "
-        "loss is less than "
-        "0.25 nats a word above the additive one's, at the large d_k more (95 % intervals of the paired difference), "
-        "both when q and k "
-        "start with unit variance and from Xavier's initialisation.",
+        "loss is less than 0.25 nats a word above the additive one's, at the large d_k more (95 % intervals of the "
+        "paired difference), both when q and k start with unit variance and from Xavier's initialisation.",
         "同样的数据、不同打分的循环翻译模型：d_k 小时，点积的留出损失比加性高不到 0.25 nat/词，d_k 大时高出更多（配对差"
-        "的 95 % 区间）；"
-        "无论 q、k 以单位方差起步还是 Xavier 初始化都如此。",
+        "的 95 % 区间）；无论 q、k 以单位方差起步还是 Xavier 初始化都如此。",
     ),
     expected="conditional",
     experiment=experiment,

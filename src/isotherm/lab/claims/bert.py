@@ -147,11 +147,9 @@ def _sentence(compared: dict[str, list[float]], right: list[float]) -> Text:
     worst = max(max(found) for found in compared.values())
     return Text(
         "With all-MiniLM-L6-v2's weights, transformers' BertModel, our encoder and torch.nn's encoder layers agree to "
-        "{worst}; and a "
-        "small BERT learns to find hidden words ({right} right).",
+        "{worst}; and a small BERT learns to find hidden words ({right} right).",
         "用 all-MiniLM-L6-v2 的权重，transformers 的 BertModel、我们的编码器与 torch.nn 的编码器层相差不超过 {worst}；"
-        "小型 BERT 也学会了找出"
-        "被遮住的词（{right} 正确）。",
+        "小型 BERT 也学会了找出被遮住的词（{right} 正确）。",
     ).format(worst=numeral(worst, 1), right=percent(interval(right).mean))
 
 
@@ -193,13 +191,10 @@ CLAIM = Claim(
     sources=("003",),
     hypothesis=Text(
         "With the weights of all-MiniLM-L6-v2, torch.nn's Transformer encoder layers and our encoder give the last "
-        "hidden states of "
-        "transformers' BertModel to 10⁻⁹ on every passage, and a small BERT trained on masked words finds over 90 % of "
-        "them "
-        "(95 % interval over seeds).",
+        "hidden states of transformers' BertModel to 10⁻⁹ on every passage, and a small BERT trained on masked words "
+        "finds over 90 % of them (95 % interval over seeds).",
         "用 all-MiniLM-L6-v2 的权重，torch.nn 的 Transformer 编码器层与我们的编码器在每段文本上给出 transformers 的 "
-        "BertModel 的最后隐藏状态，"
-        "相差不到 10⁻⁹；且用遮词训练的小型 BERT 能找出 90 % 以上（按种子的 95 % 区间）。",
+        "BertModel 的最后隐藏状态，相差不到 10⁻⁹；且用遮词训练的小型 BERT 能找出 90 % 以上（按种子的 95 % 区间）。",
     ),
     expected="confirmed",
     experiment=experiment,

@@ -181,8 +181,7 @@ def _steps_figure(lengths: tuple[int, ...], steps: dict[str, list[int]]) -> Figu
     lines = tuple(Line(NAMES[name], x, tuple(float(deep) for deep in steps[name])) for name in names)
     caption = Text(
         "Operations on the longest path from input 1 to output n, counted in the autograd graph: level for attention, "
-        "in "
-        "proportion to n for recurrent nets.",
+        "in proportion to n for recurrent nets.",
         "从输入 1 到输出 n 的最长路径上的运算数（在自动求导图中数得）：注意力为常数，循环网络与 n 成正比。",
     )
     x_label, y_label = Text("n (positions)", "n（位置数）"), Text("operations in sequence (1)", "依次执行的运算数（1）")
@@ -210,13 +209,10 @@ NAMES = {
 }
 CONDITION = Text(
     "The number of steps holds for every n and every net. That the gradient is lost on the way holds for nets as "
-    "initialised by "
-    "default; a GRU whose update gates are biased by up to ln n (Tallec & Ollivier 2018) loses about as little as "
-    "attention, "
-    "whose gradient itself falls like 1/n.",
-    "步数的说法对任何 n、任何网络都成立。「梯度在途中丢失」只对默认初始化的网络成立；更新门带至多 ln n 偏置的 GRU（"
-    "Tallec 与 Ollivier 2018）丢失得和"
-    "注意力差不多少，而注意力的梯度本身也按 1/n 下降。",
+    "initialised by default; a GRU whose update gates are biased by up to ln n (Tallec & Ollivier 2018) loses about as "
+    "little as attention, whose gradient itself falls like 1/n.",
+    "步数的说法对任何 n、任何网络都成立。「梯度在途中丢失」只对默认初始化的网络成立；更新门带至多 ln n 偏置的 GRU"
+    "（Tallec 与 Ollivier 2018）丢失得和注意力差不多少，而注意力的梯度本身也按 1/n 下降。",
 )
 STEPS = (
     Step(
@@ -251,8 +247,7 @@ ERRATA = (
         ),
         Text(
             "1000 and 1 are the lengths of the path (sequential operations). The amount of work is another matter: per "
-            "layer "
-            "attention does about n²·d, a recurrent net n·d², so at n = 1000 and d = 32 attention does more.",
+            "layer attention does about n²·d, a recurrent net n·d², so at n = 1000 and d = 32 attention does more.",
             "1000 和 1 是路径长度（依次执行的操作数）。计算量则是另一回事：每层注意力约为 n²·d，循环网络为 n·d²，因此 "
             "n = 1000、d = 32 时注意力反而更多。",
         ),
@@ -267,18 +262,15 @@ CLAIM = Claim(
         "self-attention relates "
         "all positions at once, in one. Information may be lost on the way, so more operations are worse.",
         "计算位置 1 和位置 1000 的 token 之间的依赖，RNN 的操作数量为 1000（需要递归传递 1000 次），而自注意力一次直接"
-        "计算所有位置之间的依赖，操作次数为 1。"
-        "传递过程中可能有信息损失，操作数量越多越不利。",
+        "计算所有位置之间的依赖，操作次数为 1。传递过程中可能有信息损失，操作数量越多越不利。",
     ),
     sources=("002",),
     hypothesis=Text(
         "The longest path from input 1 to output n is the same for every n in attention and n cells in a recurrent "
-        "net; and at "
-        "n = 1000 the gradient that survives in attention is at least 1000 times that in each recurrent net (95 % "
-        "interval).",
+        "net; and at n = 1000 the gradient that survives in attention is at least 1000 times that in each recurrent "
+        "net (95 % interval).",
         "从输入 1 到输出 n 的最长路径，在注意力中对每个 n 都相同，在循环网络中为 n 个单元；且 n = 1000 时，注意力中存留"
-        "的梯度至少是每种循环网络的 "
-        "1000 倍（95 % 区间）。",
+        "的梯度至少是每种循环网络的 1000 倍（95 % 区间）。",
     ),
     expected="conditional",
     experiment=experiment,

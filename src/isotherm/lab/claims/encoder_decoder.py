@@ -130,8 +130,7 @@ def _figure(setting: Setting, trained: list[Outcome]) -> Figure:
 def _sentence(outputs: list[float], right: list[float]) -> Text:
     return Text(
         "Encoder and decoder give PyTorch's own numbers (largest difference {worst}), and in training every seed "
-        "learns the toy "
-        "translation: {right} of held-out words are right.",
+        "learns the toy translation: {right} of held-out words are right.",
         "编码器与解码器给出与 PyTorch 相同的数值（最大差 {worst}），训练中每个种子都学会了玩具翻译：留出的词有 {right} "
         "正确。",
     ).format(worst=numeral(max(outputs), 1), right=percent(interval(right).mean))

@@ -146,12 +146,10 @@ def _entropy_figure(setting: Setting, entropy: Entropies, best: float) -> Figure
         lines.append(Line(label, tuple(map(float, lengths)), theory_line, source="predicted"))
     caption = Text(
         "A constant scale lets the entropy climb with ln n. From the training length on, the log n factor bends it: "
-        "too "
-        "little below a logit spread of {best}, too much above. The level factor is the one theory asks for at spread "
-        "1.",
+        "too little below a logit spread of {best}, too much above. The level factor is the one theory asks for at "
+        "spread 1.",
         "缩放不变时，熵随 ln n 上升。超过训练长度后，log n 因子使其弯折：logit 标准差小于 {best} 时修正不足，大于它时修"
-        "正过度。"
-        "「恒熵因子」是理论在标准差为 1 时要求的因子。",
+        "正过度。「恒熵因子」是理论在标准差为 1 时要求的因子。",
     ).format(best=numeral(best))
     x, y = Text("n (visible keys)", "n（可见键数）"), Text("mean entropy (nats)", "平均熵（nat）")
     return Figure("entropy-length", caption, x, y, tuple(lines), x_log=True)
@@ -165,8 +163,7 @@ def _fraction_figure(setting: Setting, entropy: Entropies, best: float) -> Figur
         lines.append(line_over_seeds(SERIES.format(kind=KINDS[kind], spread=numeral(spread)), lengths, fractions))
     caption = Text(
         "What the log n factor can hold steady is the entropy, not its share of ln n: that share falls although the "
-        "entropy "
-        "does not, and rises towards 1 under a constant scale.",
+        "entropy does not, and rises towards 1 under a constant scale.",
         "log n 因子能稳住的是熵本身，而不是熵占 ln n 的比例：熵不变时这一比例仍在下降；缩放不变时它则趋向 1。",
     )
     x, y = Text("n (visible keys)", "n（可见键数）"), Text("entropy ÷ ln n (1)", "熵 ÷ ln n（1）")
@@ -185,8 +182,7 @@ def _heatmap(setting: Setting, entropy: Entropies, spreads: list[float]) -> Heat
     boundary = Line(name, x, tuple(balanced_spread(train, n) for n in lengths), source="predicted")
     caption = Text(
         "Entropy gained (+) or lost (−) since n = {train} under the log n factor. Below the curve the factor corrects "
-        "too "
-        "little, above it too much.",
+        "too little, above it too much.",
         "在 log n 因子下，自 n = {train} 起熵的增（+）减（−）。曲线以下修正不足，以上修正过度。",
     ).format(train=train)
     return Heatmap(
@@ -216,8 +212,7 @@ def _sentence(setting: Setting, change: dict[Key, list[float]], best: float) -> 
         "lets it grow "
         "by {weak} when the logits start with spread 1, and holds it ({held}) when they start with spread {best}.",
         "从 n = {train} 到 {longest}，缩放不变时熵增加 {constant}；logit 标准差从 1 开始时，log n 因子仍让熵增加 "
-        "{weak}；"
-        "从 {best} 开始时才能稳住（{held}）。",
+        "{weak}；从 {best} 开始时才能稳住（{held}）。",
     ).format(**values)
 
 
@@ -232,13 +227,11 @@ CHANGE = Text(
     "n 从 {train} 到 {longest} 时熵的相对变化：{kind}，标准差 {spread}",
 )
 CONDITION = Text(
-    "The logits' spread at the training length is that for which the entropies at both ends agree: {best} nats from "
-    "n = {train} to {longest}. Logits that spread less still disperse, logits that spread more freeze. What keeps the "
-    "entropy at "
-    "H for every n is σ = √(2(ln n − H)), not a multiple of ln n.",
+    "The logits' spread at the training length is that for which the entropies at both ends agree: {best} nats from n "
+    "= {train} to {longest}. Logits that spread less still disperse, logits that spread more freeze. What keeps the "
+    "entropy at H for every n is σ = √(2(ln n − H)), not a multiple of ln n.",
     "训练长度处的 logit 标准差恰使两端的熵相等：从 n = {train} 到 {longest} 为 {best} nat。更小则仍会弥散，更大则会冻"
-    "结。"
-    "对每个 n 都把熵保持在 H 的是 σ = √(2(ln n − H))，而不是 ln n 的倍数。",
+    "结。对每个 n 都把熵保持在 H 的是 σ = √(2(ln n − H))，而不是 ln n 的倍数。",
 )
 STEPS = (
     Step(
@@ -262,8 +255,7 @@ STEPS = (
     Step(
         Text(
             "Put into H, the entropy at N equals that at L for one spread only. Near freezing the first formula is too "
-            "low; the "
-            "number in the verdict comes from the exact expectation instead.",
+            "low; the number in the verdict comes from the exact expectation instead.",
             "代入 H，只有一个标准差能使 N 处的熵等于 L 处的熵。接近冻结时第一个公式偏低，结论中的数值改用精确的期望。",
         ),
         equation("σ_L^2", frac("2 ln^2 L", "ln L + ln N")),
@@ -282,20 +274,17 @@ CLAIM = Claim(
     question=Text("Should attention be sharper when the context is longer?", "上下文变长时，注意力是否应该更尖锐？"),
     statement=Text(
         "To keep the entropy of attention from changing with the length n, the scale should carry a factor log n; a "
-        "constant "
-        "scale lets attention disperse as the context grows (Su 8823, which document 004 refers to).",
+        "constant scale lets attention disperse as the context grows (Su 8823, which document 004 refers to).",
         "为了使注意力的熵不随长度 n 变化，缩放应带有 log n 因子；缩放不变时，注意力会随上下文变长而弥散（文档 004 所引"
         "的苏剑林 8823）。",
     ),
     sources=("004",),
     hypothesis=Text(
         "From the training length 512 to 65536 the mean entropy changes by at most 10 % under the log n factor, "
-        "whatever the "
-        "logits' spread at the training length (1 to 4 nats), and by more than 10 % under a constant scale (95 % "
-        "intervals).",
+        "whatever the logits' spread at the training length (1 to 4 nats), and by more than 10 % under a constant "
+        "scale (95 % intervals).",
         "从训练长度 512 到 65536，在 log n 因子下，不论训练长度处 logit 的标准差如何（1 到 4 nat），平均熵的变化都不超"
-        "过 10 %；"
-        "缩放不变时则超过 10 %（95 % 区间）。",
+        "过 10 %；缩放不变时则超过 10 %（95 % 区间）。",
     ),
     expected="conditional",
     experiment=experiment,

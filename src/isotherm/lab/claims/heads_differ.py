@@ -125,11 +125,9 @@ def _sentence(found: Models, differs: dict[str, bool]) -> Text:
     }
     return Text(
         "Heads of the trained model differ in {count} of {all} jobs: the share given to the previous token varies by "
-        "{previous} "
-        "between heads (one gives it {most}), against {random} for random heads that are just as sharp.",
-        "训练后模型的头在 {all} 种职责中的 {count} 种上各不相同：分给前一个词元的份额在各头之间的标准差为 {previous}（"
-        "某个头达 {most}），"
-        "同样尖锐的随机头只有 {random}。",
+        "{previous} between heads (one gives it {most}), against {random} for random heads that are just as sharp.",
+        "训练后模型的头在 {all} 种职责中的 {count} 种上各不相同：分给前一个词元的份额在各头之间的标准差为 {previous}"
+        "（某个头达 {most}），同样尖锐的随机头只有 {random}。",
     ).format(**values)
 
 
@@ -183,13 +181,10 @@ CLAIM = Claim(
     sources=("002",),
     hypothesis=Text(
         "In all-MiniLM-L6-v2, for at least 4 of 6 jobs (distance, itself, previous, next, [CLS], [SEP]), the standard "
-        "deviation "
-        "between the heads of a layer is over 3 times that of the same model untrained and of random heads made "
-        "equally sharp "
-        "(lower 95 % bound over passages against upper 95 % bound over seeds).",
+        "deviation between the heads of a layer is over 3 times that of the same model untrained and of random heads "
+        "made equally sharp (lower 95 % bound over passages against upper 95 % bound over seeds).",
         "在 all-MiniLM-L6-v2 中，六种职责（注视距离、自身、前一个、后一个、[CLS]、[SEP]）里至少四种，同层各头之间的标准"
-        "差超过同一模型未训练时、"
-        "以及同样尖锐的随机头的 3 倍（按文段的 95 % 下界对按种子的 95 % 上界）。",
+        "差超过同一模型未训练时、以及同样尖锐的随机头的 3 倍（按文段的 95 % 下界对按种子的 95 % 上界）。",
     ),
     expected="confirmed",
     experiment=experiment,

@@ -196,8 +196,7 @@ def _figure(setting: Setting, runs: Runs, optimiser: str) -> Figure:
     lines.append(line_over_seeds(again, x, [runs["query", optimiser, True].spread[i] for i in x]))
     caption = Text(
         "Logit spread under {optimiser}. All start together; with the same learning rate the smaller initialisation "
-        "moves away, "
-        "with the corrected one it lies on the scaled model's curve.",
+        "moves away, with the corrected one it lies on the scaled model's curve.",
         "{optimiser} 下 logit 的标准差。起点相同；学习率相同时，缩小初始化的模型渐行渐远；修正学习率后，则与带缩放的模"
         "型重合。",
     ).format(optimiser=NAMES[optimiser])
@@ -211,9 +210,8 @@ def _sentence(setting: Setting, runs: Runs, start: dict[tuple[str, str, bool], f
         "At the start a W_q smaller by √d gives the same logits (to {start}); after {steps} steps of Adam at the same "
         "learning rate "
         "they spread {query} instead of {scale}, because each step then counts √d = {root} times as much.",
-        "一开始，把 W_q 缩小 √d 倍得到同样的 logit（误差 {start}）；但用同样的学习率训练 {steps} 步 Adam 之后，标准差为"
-        " {query} 而不是 {scale}，"
-        "因为此时每一步的分量是原来的 √d = {root} 倍。",
+        "一开始，把 W_q 缩小 √d 倍得到同样的 logit（误差 {start}）；但用同样的学习率训练 {steps} 步 Adam 之后，标准差"
+        "为 {query} 而不是 {scale}，因为此时每一步的分量是原来的 √d = {root} 倍。",
     ).format(
         start=numeral(max(start.values()), 1),
         steps=setting["steps"],
@@ -249,9 +247,8 @@ END = Text(
 LOSS = Text("loss after {steps} steps, {optimiser}: {form}", "{steps} 步后的损失，{optimiser}：{form}")
 CONDITION = Text(
     "At initialisation; and afterwards only if the learning rate of the smaller weights is divided by what their "
-    "smallness is "
-    "worth: d = {d} for W_q under gradient descent, √d = {root} under Adam (√d and d^¼ each when both are made "
-    "smaller).",
+    "smallness is worth: d = {d} for W_q under gradient descent, √d = {root} under Adam (√d and d^¼ each when both are "
+    "made smaller).",
     "在初始化时成立；此后只有把缩小了的权重的学习率相应除小才成立：对 W_q，梯度下降除以 d = {d}，Adam 除以 √d = "
     "{root}（若两者都缩小，则各为 √d 与 d^¼）。",
 )
@@ -287,16 +284,14 @@ CLAIM = Claim(
     question=Text("T5 has no 1/√d at all. How does it get away with that?", "T5 根本没有 1/√d，它为什么没事？"),
     statement=Text(
         "Instead of dividing by √d_k one may initialise W_q (or W_q and W_k) correspondingly smaller, as T5 does: at "
-        "the start the "
-        "two are the same (Su 8620, which document 004 refers to).",
+        "the start the two are the same (Su 8620, which document 004 refers to).",
         "不除以 √d_k，也可以把 W_q（或 W_q、W_k）相应地初始化得更小，T5 就是这样做的：在初始阶段两者等价（文档 004 所引"
         "的苏剑林 8620）。",
     ),
     sources=("004",),
     hypothesis=Text(
         "The logits agree to 10⁻⁹ at the start, and at the same learning rate their spread stays within 10 % of the "
-        "scaled model's "
-        "for the whole training, under gradient descent and under Adam (95 % interval over seeds).",
+        "scaled model's for the whole training, under gradient descent and under Adam (95 % interval over seeds).",
         "开始时 logit 相差不到 10⁻⁹；且在同样的学习率下，无论梯度下降还是 Adam，整个训练过程中其标准差与带缩放的模型相"
         "差不超过 10 %（按种子的 95 % 区间）。",
     ),

@@ -210,9 +210,8 @@ STEPS = (
     ),
     Step(
         Text(
-            "The code then takes probs2 = softmax(score1). The Jacobians it prints are not affected, they are "
-            "computed from score1 and score2 directly; the probabilities are, and so is whatever one derives from "
-            "them.",
+            "The code then takes probs2 = softmax(score1). The Jacobians it prints are not affected, they are computed "
+            "from score1 and score2 directly; the probabilities are, and so is whatever one derives from them.",
             "随后代码写了 probs2 = softmax(score1)。它打印的雅可比矩阵不受影响，因为直接由 score1、score2 算出；受影响"
             "的是概率，以及由概率推出的一切。",
         ),

@@ -132,8 +132,7 @@ def _figure(lengths: tuple[int, ...], depths: dict[str, list[int]]) -> Figure:
     lines = tuple(Line(NAMES[way], x, tuple(float(deep) for deep in depths[way])) for way in WAYS)
     caption = Text(
         "Operations that must wait for one another, whatever the machine. Attention in training is level; a GRU climbs "
-        "with n; a "
-        "linear recurrence climbs or, computed as a scan, hardly does; attention that generates climbs too.",
+        "with n; a linear recurrence climbs or, computed as a scan, hardly does; attention that generates climbs too.",
         "无论机器如何都必须依次等待的运算数。训练中的注意力为常数；GRU 随 n 上升；线性递推逐步计算时上升，用并行扫描则"
         "几乎不升；逐词生成时注意力同样上升。",
     )
@@ -182,8 +181,7 @@ def _sentence(n: int, depths: dict[str, list[int]]) -> Text:
         "{gru}; but a "
         "linear recurrence computed as a scan only for {linear_scan}, and attention that generates for {generate}.",
         "n = {n} 时，注意力的一次训练前向要依次等待 {attention} 个运算，与 n 无关；GRU 为 {gru} 个；但用并行扫描计算的"
-        "线性递推只需 {linear_scan} 个，"
-        "而逐词生成时注意力也要 {generate} 个。",
+        "线性递推只需 {linear_scan} 个，而逐词生成时注意力也要 {generate} 个。",
     ).format(**values)
 
 
@@ -200,8 +198,7 @@ CONDITION = Text(
     "linear "
     "recurrence (S4, Mamba) trains in about log₂ n rounds, and attention that writes its own input waits n times too.",
     "递推对状态是非线性的（RNN、GRU、LSTM），且整个序列已知（如训练时）。线性递推（S4、Mamba）约 log₂ n 轮即可训练；而"
-    "注意力在生成自己的输入时"
-    "同样要等待 n 次。",
+    "注意力在生成自己的输入时同样要等待 n 次。",
 )
 STEPS = (
     Step(
@@ -227,15 +224,13 @@ CLAIM = Claim(
     question=Text("Why could transformers be trained at such scale?", "为什么 Transformer 能够大规模训练？"),
     statement=Text(
         "The parallelism of the transformer made training at large scale possible; a recurrent net must go through the "
-        "positions "
-        "one after another.",
+        "positions one after another.",
         "transformer 的并行化让大规模的训练成为了可能；循环网络则必须逐个位置地递推。",
     ),
     sources=("002",),
     hypothesis=Text(
         "The longest chain of operations that wait for one another is the same for every n in attention, and grows by "
-        "at least one "
-        "for each position in every recurrence, however it is computed.",
+        "at least one for each position in every recurrence, however it is computed.",
         "必须依次等待的最长运算链，在注意力中对每个 n 都相同；而任何递推无论怎样计算，每多一个位置至少增加一个运算。",
     ),
     expected="conditional",

@@ -74,8 +74,7 @@ def _measured(
 def _sentence(large: int, gained: list[float], lost: list[float], behind: list[float]) -> Text:
     return Text(
         "At d_k = {d}, 1/√d_k lowers the dot product's loss by {gained} nats a word, {share} of what it had lost to "
-        "additive "
-        "attention; what remains is {behind} nats.",
+        "additive attention; what remains is {behind} nats.",
         "d_k = {d} 时，1/√d_k 使点积的损失降低 {gained} nat/词，收回了落后于加性注意力的 {share}；余下 {behind} nat。",
     ).format(
         d=large,
@@ -113,20 +112,16 @@ CLAIM = Claim(
     question=Text("Is dividing by √d all it takes?", "除以 √d 就够了吗？"),
     statement=Text(
         "Dividing by √d_k brings the variance of q·k back to 1 and so avoids the vanishing gradient: the dot product "
-        "no longer loses "
-        "at large d_k.",
+        "no longer loses at large d_k.",
         "除以 √d_k 把 q·k 的方差还原到 1，从而避免梯度消失：d_k 大时，点积不再落后。",
     ),
     sources=("000", "001", "002", "003", "004"),
     hypothesis=Text(
         "With q and k of unit variance, the scaled dot product's held-out loss is less than 0.25 nats a word above the "
-        "additive one's at "
-        "the small and at the large d_k, and at the large d_k more than 0.25 nats below the unscaled one's (95 % "
-        "intervals of the "
-        "paired differences over seeds).",
+        "additive one's at the small and at the large d_k, and at the large d_k more than 0.25 nats below the unscaled "
+        "one's (95 % intervals of the paired differences over seeds).",
         "q、k 方差为 1 时，缩放点积的留出损失在小、大两个 d_k 下都比加性高不到 0.25 nat/词；在大 d_k 下比未缩放点积低 "
-        "0.25 nat/词以上"
-        "（按种子配对差的 95 % 区间）。",
+        "0.25 nat/词以上（按种子配对差的 95 % 区间）。",
     ),
     expected="confirmed",
     experiment=experiment,

@@ -146,8 +146,7 @@ def _spread_figure(seen: list[_Passage]) -> Figure:
     )
     caption = Text(
         "All 72 heads in order of their logit spread. Most lie between 1 and σ_c, above the assumed 1; one head of "
-        "layer 0 lies "
-        "far beyond σ_c and works as an arg-max.",
+        "layer 0 lies far beyond σ_c and works as an arg-max.",
         "全部 72 个头按 logit 标准差排列。大多在 1 与 σ_c 之间，高于假设的 1；第 0 层有一个头远超 σ_c，形同 arg-max。",
     )
     return Figure(
@@ -212,12 +211,10 @@ def _sentence(seen: list[_Passage]) -> Text:
     values = _condition(seen) | {"widest": numeral(widest, 2), "before": numeral(before, 2), "after": numeral(after, 2)}
     return Text(
         "In all-MiniLM-L6-v2 the median head has Var q {var_q} and Var k {var_k}, but only {near} of heads are within "
-        "a factor of "
-        "2 of 1, and the widest spreads {widest} σ_c; without 1/√d the median row's entropy falls from {before} to "
-        "{after} of ln n.",
+        "a factor of 2 of 1, and the widest spreads {widest} σ_c; without 1/√d the median row's entropy falls from "
+        "{before} to {after} of ln n.",
         "all-MiniLM-L6-v2 中，中位的头 Var q 为 {var_q}、Var k 为 {var_k}，但只有 {near} 的头在 1 的 2 倍以内，最大的头"
-        "标准差达 {widest} σ_c；"
-        "不除以 √d 时，行熵的中位数从 ln n 的 {before} 降到 {after}。",
+        "标准差达 {widest} σ_c；不除以 √d 时，行熵的中位数从 ln n 的 {before} 降到 {after}。",
     ).format(**values)
 
 
@@ -243,12 +240,10 @@ GATE_WITHOUT = Text("gate, tenth percentile of rows, without", "闸门，行的�
 PAST = Text("share of heads past σ_c without 1/√d", "不除以 √d 时超过 σ_c 的头所占比例")
 CONDITION = Text(
     "For the median head (Var q {var_q}, Var k {var_k}, logit spread {spread}), not for every head: {near} of heads "
-    "have both "
-    "variances between ½ and 2, and the largest Var q is {largest}. That 1/√d is needed holds for the model as a "
-    "whole.",
+    "have both variances between ½ and 2, and the largest Var q is {largest}. That 1/√d is needed holds for the model "
+    "as a whole.",
     "对中位的头成立（Var q {var_q}，Var k {var_k}，logit 标准差 {spread}），并非对每个头：两个方差都在 ½ 到 2 之间的头"
-    "占 {near}，最大的 Var q 为 {largest}。"
-    "而「需要 1/√d」对整个模型成立。",
+    "占 {near}，最大的 Var q 为 {largest}。而「需要 1/√d」对整个模型成立。",
 )
 STEPS = (
     Step(
@@ -277,9 +272,8 @@ ERRATA = (
         Text("q and k have mean 0 and variance 1.", "向量 q 和 k 的均值为 0，方差为 1。"),
         Text(
             "An assumption for the start of training. In this trained model the component means are more than half as "
-            "large as "
-            "the standard deviations, the variances of heads run from below ½ to above 7, and q and k of a token are "
-            "correlated.",
+            "large as the standard deviations, the variances of heads run from below ½ to above 7, and q and k of a "
+            "token are correlated.",
             "这只是训练开始时的假设。在这个训练好的模型里，分量均值超过标准差的一半，各头的方差从不到 ½ 到超过 7，同一"
             "词元的 q 与 k 也彼此相关。",
         ),
@@ -293,16 +287,14 @@ CLAIM = Claim(
     ),
     statement=Text(
         "The components of q and k have mean 0 and variance 1, so 1/√d_k brings the logits to variance 1; without it "
-        "attention "
-        "freezes. (The documents' assumption, put to a trained model.)",
+        "attention freezes. (The documents' assumption, put to a trained model.)",
         "q、k 的各分量均值为 0、方差为 1，因此 1/√d_k 使 logit 的方差为 1；没有它，注意力会冻结。（把文档的假设用于训练"
         "好的模型。）",
     ),
     sources=("000", "001", "002", "003", "004"),
     hypothesis=Text(
         "In every head of all-MiniLM-L6-v2 Var q and Var k lie between ½ and 2, and without 1/√d the median row loses "
-        "more than "
-        "half of its entropy (95 % intervals over passages).",
+        "more than half of its entropy (95 % intervals over passages).",
         "在 all-MiniLM-L6-v2 的每个头中，Var q 与 Var k 都在 ½ 与 2 之间；不除以 √d 时，中位的行失去一半以上的熵（按文"
         "段的 95 % 区间）。",
     ),
