@@ -4,16 +4,17 @@ A block of b queries and b keys gives b² dot products for the price of 2b vecto
 independent; blocks are, and every interval is taken over blocks.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from math import pi, sqrt
 
 import torch
 from torch import Tensor
 
-from isotherm import scale
+from isotherm import ops, scale
 from isotherm.lab.claim import Setting
 from isotherm.language import Text
+from isotherm.stats import RowStats
 
 FREEDOM = 5
 """Degrees of freedom of the heavy-tailed components: fourth moments are finite, sixth are not."""
@@ -24,6 +25,11 @@ AT_ONCE = 1 << 20
 def normal(shape: tuple[int, ...], generator: torch.Generator) -> Tensor:
     """Standard normal."""
     return torch.randn(shape, generator=generator, dtype=torch.float64)
+
+
+def normals(generators: Sequence[torch.Generator], *shape: int) -> Tensor:
+    """Standard normal, [seeds, *shape]: each seed from its own generator."""
+    return torch.stack([normal(shape, generator) for generator in generators])
 
 
 def uniform(shape: tuple[int, ...], generator: torch.Generator) -> Tensor:
@@ -63,11 +69,23 @@ DISTRIBUTIONS = (
 )
 
 
+def multiplier(rule: scale.Rule, d: int, n: int) -> float:
+    """The number by which a rule multiplies q·k."""
+    value = scale.value(rule, d, n)
+    assert value is not None
+    return value
+
+
 def logits(q: Tensor, k: Tensor, rule: scale.Rule) -> Tensor:
     """scale·q·k for q [..., b, d] and k [..., n, d], as the rule scales it."""
-    multiplier = scale.value(rule, q.shape[-1], k.shape[-2])
-    assert multiplier is not None
-    return multiplier * (q @ k.mT)
+    return multiplier(rule, q.shape[-1], k.shape[-2]) * (q @ k.mT)
+
+
+def row_stats(q: Tensor, k: Tensor, rule: scale.Rule) -> RowStats:
+    """Statistics of the rows of q [B, H, T, d] over k [B, H, n, d], in tiles: no T × n matrix is held."""
+    stats = ops.attention(q, k, k[..., :1], scale=rule, stats=True).stats
+    assert stats is not None
+    return stats
 
 
 @dataclass(frozen=True)

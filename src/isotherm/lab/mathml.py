@@ -55,13 +55,13 @@ def row(*parts: str) -> str:
 def frac(above: str, below: str) -> str:
     """A fraction.
 
-    >>> frac("1", sqrt("d"))
+    >>> frac("1", root("d"))
     '<mfrac><mn>1</mn><msqrt><mi>d</mi></msqrt></mfrac>'
     """
     return f"<mfrac>{row(above)}{row(below)}</mfrac>"
 
 
-def sqrt(inside: str) -> str:
+def root(inside: str) -> str:
     """A square root."""
     return f"<msqrt>{row(inside)}</msqrt>"
 
@@ -89,7 +89,7 @@ def bracket(*parts: str, left: str = "(", right: str = ")") -> str:
 
 
 def equation(*sides: str, sign: str = "=") -> str:
-    """Sides joined by a sign: `equation("σ", sqrt("d"))`."""
+    """Sides joined by a sign: `equation("σ", root("d"))`."""
     joined = [row(sides[0])]
     for side in sides[1:]:
         joined += [mo(sign), row(side)]

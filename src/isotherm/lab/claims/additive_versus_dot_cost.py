@@ -8,7 +8,8 @@ import torch
 from torch import Tensor
 
 from isotherm import ops
-from isotherm.lab.claim import Claim, Result, Setting, verdict
+from isotherm.lab.claim import Claim, Result, Setting, conclude
+from isotherm.lab.figures import D_K, MILLISECONDS, POSITIONS, curve, figure
 from isotherm.lab.interval import power
 from isotherm.lab.mathml import equation, row, sub, total
 from isotherm.lab.numerals import numeral
@@ -36,19 +37,13 @@ def experiment(setting: Setting) -> Result:
     growth = power(setting["dimensions"], [_ratio(cost) for cost in costs if cost.n == setting["lengths"][-1]])
     setting.progress(0.3)
     timings, timing_figures = _timings(setting)
-    largest = costs[-1]
-    values = {
-        "n": largest.n,
-        "d": largest.d,
-        "macs": numeral(largest.dot.multiply_adds),
-        "tanhs": numeral(largest.additive.tanhs),
-        "ratio": f"{_ratio(largest):.0f}",
-    }
-    return Result(
-        verdict(same and hidden and more and growth > 0),
-        SENTENCE.format(**values),
-        _measured(largest, same, hidden, more, growth),
-        figures=(_figure(costs, setting),),
+    last = costs[-1]
+    macs, tanhs, ratio = numeral(last.dot.multiply_adds), numeral(last.additive.tanhs), f"{_ratio(last):.0f}"
+    return conclude(
+        same and hidden and more and growth > 0,
+        SENTENCE.format(n=last.n, d=last.d, macs=macs, tanhs=tanhs, ratio=ratio),
+        _measured(last, same, hidden, more, growth),
+        [_figure(costs, setting)],
         timings=timings,
         timing_figures=timing_figures,
     )
@@ -86,46 +81,27 @@ def _count(setting: Setting, n: int, d: int) -> Cost:
 
 
 def _measured(cost: Cost, same: bool, hidden: bool, more: bool, growth: float) -> tuple[Measured, ...]:
-    n, d = cost.n, cost.d
+    n, d, additive, dot = cost
     sums = 2 * n * d * d + 2 * n * n * d
-    at = Text("at n = {n}, d_k = {d}: ", "n = {n}、d_k = {d} 时：").format(n=n, d=d)
-
-    def named(en: str, zh: str) -> Text:
-        return Text(at.en + en, at.zh + zh)
-
-    return (
-        Measured(
-            named("multiply-adds, additive", "加性的乘加次数"), cost.additive.multiply_adds, predicted=sums, holds=same
-        ),
-        Measured(
-            named("multiply-adds, dot product", "点积的乘加次数"), cost.dot.multiply_adds, predicted=sums, holds=same
-        ),
-        Measured(
-            named("tanh evaluations, additive", "加性的 tanh 次数"),
-            cost.additive.tanhs,
-            predicted=n * n * d,
-            holds=hidden,
-        ),
-        Measured(named("tanh evaluations, dot product", "点积的 tanh 次数"), cost.dot.tanhs, predicted=0, holds=hidden),
-        Measured(
-            named("bytes written, additive ÷ dot product", "写出字节数之比（加性 ÷ 点积）"), _ratio(cost), holds=more
-        ),
-        Measured(
-            named("largest tensor, additive ÷ dot product", "最大张量之比（加性 ÷ 点积）"),
-            cost.additive.largest / cost.dot.largest,
-        ),
-        Measured(
-            Text("power of d_k in the ratio of bytes written", "写出字节数之比随 d_k 的幂次"), growth, holds=growth > 0
-        ),
+    counted = (
+        Measured(AT_SIZE.format(n=n, d=d, what=COUNTED[name]), value, predicted=wanted, holds=holds)
+        for name, value, wanted, holds in (
+            ("additive-sums", additive.multiply_adds, sums, same),
+            ("dot-sums", dot.multiply_adds, sums, same),
+            ("additive-tanhs", additive.tanhs, n * n * d, hidden),
+            ("dot-tanhs", dot.tanhs, 0, hidden),
+            ("written", _ratio(cost), None, more),
+            ("largest", additive.largest / dot.largest, None, None),
+        )
     )
+    return (*counted, Measured(GROWTH, growth, holds=growth > 0))
 
 
 def _figure(costs: list[Cost], setting: Setting) -> Figure:
     lines = []
     for n in setting["lengths"]:
         at_n = [cost for cost in costs if cost.n == n]
-        x = tuple(float(cost.d) for cost in at_n)
-        lines.append(Line(Text(f"n = {n}", f"n = {n}"), x, tuple(map(_ratio, at_n))))
+        lines.append(curve(Text(f"n = {n}", f"n = {n}"), [cost.d for cost in at_n], map(_ratio, at_n)))
     caption = Text(
         "Bytes the additive score writes for each byte of the dot product, at equal multiply-adds. The hidden layer "
         "has d_k numbers for every pair of positions, so the gap widens with d_k: additive attention does not become "
@@ -133,8 +109,7 @@ def _figure(costs: list[Cost], setting: Setting) -> Figure:
         "乘加次数相同时，加性打分写出的字节数是点积的多少倍。每一对位置都有 d_k 个隐藏单元，因此差距随 d_k 扩大：加性注"
         "意力并不会变得更高效。",
     )
-    x_label, y_label = Text("d_k (dimensions)", "d_k（维）"), Text("bytes written, ratio (1)", "写出字节数之比（1）")
-    return Figure("cost-bytes", caption, x_label, y_label, tuple(lines), x_log=True, y_log=True)
+    return figure("cost-bytes", caption, D_K, Text("bytes written, ratio (1)", "写出字节数之比（1）"), lines, log="xy")
 
 
 @torch.no_grad()
@@ -151,29 +126,11 @@ def _timings(setting: Setting) -> tuple[tuple[Measured, ...], tuple[Figure, ...]
     )
 
     def curves(sizes: list[tuple[int, int]], axis: int) -> tuple[Line, ...]:
-        x = tuple(float(size[axis]) for size in sizes)
-        medians = {name: tuple(1e3 * found[size][name][setting["repeats"] // 2] for size in sizes) for name in WAYS}
-        return tuple(Line(WAYS[name], x, y) for name, y in medians.items())
+        x, middle = [size[axis] for size in sizes], setting["repeats"] // 2
+        return tuple(curve(way, x, [1e3 * found[size][name][middle] for size in sizes]) for name, way in WAYS.items())
 
-    milliseconds = Text("time (ms)", "时间（毫秒）")
-    by_d = Figure(
-        "cost-time-d",
-        BY_D,
-        Text("d_k (dimensions)", "d_k（维）"),
-        milliseconds,
-        curves(over_d, 1),
-        x_log=True,
-        y_log=True,
-    )
-    by_n = Figure(
-        "cost-time-n",
-        BY_N,
-        Text("n (positions)", "n（位置数）"),
-        milliseconds,
-        curves(over_n, 0),
-        x_log=True,
-        y_log=True,
-    )
+    by_d = figure("cost-time-d", BY_D, D_K, MILLISECONDS, curves(over_d, 1), log="xy")
+    by_n = figure("cost-time-n", BY_N, POSITIONS, MILLISECONDS, curves(over_n, 0), log="xy")
     return timings, (by_d, by_n)
 
 
@@ -189,6 +146,16 @@ def _time(setting: Setting, n: int, d: int) -> dict[str, list[float]]:
     return {name: seconds(work, setting["repeats"], setting.device) for name, work in ways.items()}
 
 
+AT_SIZE = Text("at n = {n}, d_k = {d}: {what}", "n = {n}、d_k = {d} 时：{what}")
+COUNTED = {
+    "additive-sums": Text("multiply-adds, additive", "加性的乘加次数"),
+    "dot-sums": Text("multiply-adds, dot product", "点积的乘加次数"),
+    "additive-tanhs": Text("tanh evaluations, additive", "加性的 tanh 次数"),
+    "dot-tanhs": Text("tanh evaluations, dot product", "点积的 tanh 次数"),
+    "written": Text("bytes written, additive ÷ dot product", "写出字节数之比（加性 ÷ 点积）"),
+    "largest": Text("largest tensor, additive ÷ dot product", "最大张量之比（加性 ÷ 点积）"),
+}
+GROWTH = Text("power of d_k in the ratio of bytes written", "写出字节数之比随 d_k 的幂次")
 WAYS = {
     "product": Text("dot product, one matrix product", "点积：一次矩阵乘法"),
     "apart": Text("dot product, multiplied and summed apart", "点积：逐元素相乘再求和"),

@@ -9,14 +9,15 @@ from torch import Tensor
 from isotherm.checkup.batch import make_batch
 from isotherm.checkup.load import Loaded
 from isotherm.lab import minilm, reference
-from isotherm.lab.claim import Claim, Result, Setting, verdict
-from isotherm.lab.interval import effect_size, interval, line_over_seeds, over_seeds
+from isotherm.lab.claim import Claim, Result, Setting, conclude
+from isotherm.lab.figures import training_loss
+from isotherm.lab.interval import effect_size, interval, over_seeds
 from isotherm.lab.mathml import equation, row
 from isotherm.lab.numerals import numeral, percent
 from isotherm.lab.passages import PASSAGES
 from isotherm.language import Text
 from isotherm.models import Bert, Shape
-from isotherm.record import Figure, Line, Measured, Step
+from isotherm.record import Figure, Measured, Step
 
 AGREE = 1e-9
 """Largest difference of float64 implementations that is only rounding, after six layers."""
@@ -38,12 +39,8 @@ def experiment(setting: Setting) -> Result:
         setting.progress(0.4 + 0.6 * (seed + 1) / setting["seeds"])
     agrees = all(max(found) < AGREE for found in compared.values())
     learns = interval(right).low > RIGHT
-    return Result(
-        verdict(agrees and learns),
-        _sentence(compared, right),
-        _measured(setting, compared, curves, right, agrees, learns),
-        figures=(_figure(setting, curves),),
-    )
+    numbers = _measured(setting, compared, curves, right, agrees, learns)
+    return conclude(agrees and learns, _sentence(compared, right), numbers, [_figure(setting, curves)])
 
 
 @torch.no_grad()
@@ -130,17 +127,12 @@ def _figure(setting: Setting, curves: list[list[float]]) -> Figure:
     means = [
         [sum(losses[step : step + every]) / len(losses[step : step + every]) for losses in curves] for step in steps
     ]
-    ends = (0.0, float(setting["steps"]))
-    guess = Line(
-        Text("guessing a word", "随机猜词"), ends, (log(setting["vocabulary"] - FIRST),) * 2, source="predicted"
-    )
     caption = Text(
         "A small BERT learns to find the hidden word: loss over training, with the 95 % band over seeds.",
         "小型 BERT 学习找出被遮住的词：训练损失，带按种子的 95 % 区间。",
     )
-    lines = (line_over_seeds(Text("training loss", "训练损失"), steps, means), guess)
-    y = Text("loss (nats per hidden word)", "损失（nat/被遮词）")
-    return Figure("bert-loss", caption, Text("training step", "训练步"), y, lines)
+    y, guess = Text("loss (nats per hidden word)", "损失（nat/被遮词）"), log(setting["vocabulary"] - FIRST)
+    return training_loss("bert-loss", caption, y, steps, means, guess, setting["steps"])
 
 
 def _sentence(compared: dict[str, list[float]], right: list[float]) -> Text:

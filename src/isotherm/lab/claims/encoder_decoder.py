@@ -6,13 +6,14 @@ import torch
 from torch import Tensor
 
 from isotherm.lab import reference
-from isotherm.lab.claim import Claim, Result, Setting, verdict
-from isotherm.lab.interval import effect_size, interval, line_over_seeds, over_seeds
+from isotherm.lab.claim import Claim, Result, Setting, conclude
+from isotherm.lab.figures import training_loss
+from isotherm.lab.interval import effect_size, interval, over_seeds
 from isotherm.lab.mathml import equation, row, sub
 from isotherm.lab.numerals import numeral, percent
 from isotherm.language import Text
 from isotherm.models import Shape, Transformer
-from isotherm.record import Figure, Line, Measured, Step
+from isotherm.record import Figure, Measured, Step
 from isotherm.record.sweep import Outcome, Trial
 from isotherm.train.sweep import run_trials
 
@@ -31,12 +32,8 @@ def experiment(setting: Setting) -> Result:
     agrees = max(outputs) < AGREE and max(gradients) < AGREE and max(leaks) == 0
     right = [outcome.accuracy or 0.0 for outcome in trained]
     learns = interval(right).low > RIGHT
-    return Result(
-        verdict(agrees and learns),
-        _sentence(outputs, right),
-        _measured(setting, trained, (outputs, gradients, leaks), agrees, learns),
-        figures=(_figure(setting, trained),),
-    )
+    numbers = _measured(setting, trained, (outputs, gradients, leaks), agrees, learns)
+    return conclude(agrees and learns, _sentence(outputs, right), numbers, [_figure(setting, trained)])
 
 
 def _model(setting: Setting, seed: int) -> Transformer:
@@ -78,21 +75,16 @@ def _train(setting: Setting) -> list[Outcome]:
     names = ("task", "width", "heads", "layers", "vocabulary", "length", "batch", "steps", "lr", "warmup")
     given = {name: setting[name] for name in names}
     trials = [Trial(model="transformer", seed=setting.seed * 1000 + seed, **given) for seed in range(setting["seeds"])]
-    total = len(trials) * setting["steps"]
-    done = [0]
-
-    def tick(steps: int) -> None:
-        done[0] += steps
-        setting.progress(0.1 + 0.9 * done[0] / total)
-
-    return run_trials(trials, device=setting.device, progress=tick)
+    count = setting.counter(len(trials) * setting["steps"], done=0.1)
+    return run_trials(trials, device=setting.device, progress=count)
 
 
 def _measured(
     setting: Setting, trained: list[Outcome], compared: tuple[list[float], ...], agrees: bool, learns: bool
 ) -> tuple[Measured, ...]:
     outputs, gradients, leaks = compared
-    start, end = ([value or 0.0 for value in values] for values in _losses(trained))
+    start = [outcome.held_out_start or 0.0 for outcome in trained]
+    end = [outcome.held_out or 0.0 for outcome in trained]
     guess = log(setting["vocabulary"] - 3)
     return (
         over_seeds(OUTPUT, outputs, predicted=0.0, holds=agrees),
@@ -105,26 +97,15 @@ def _measured(
     )
 
 
-def _losses(trained: list[Outcome]) -> tuple[list[float | None], list[float | None]]:
-    return [outcome.held_out_start for outcome in trained], [outcome.held_out for outcome in trained]
-
-
 def _figure(setting: Setting, trained: list[Outcome]) -> Figure:
     steps = [step for step, _ in trained[0].losses]
     values = [[outcome.losses[i][1] or 0.0 for outcome in trained] for i in range(len(steps))]
-    guess = Line(
-        Text("guessing a word", "随机猜词"),
-        (float(steps[0]), float(steps[-1])),
-        (log(setting["vocabulary"] - 3),) * 2,
-        source="predicted",
-    )
     caption = Text(
         "The encoder–decoder learns to write a sentence backwards: loss over training, with the 95 % band over seeds.",
         "编码器–解码器学习把句子倒着写：训练损失，带按种子的 95 % 区间。",
     )
-    lines = (line_over_seeds(Text("training loss", "训练损失"), steps, values), guess)
-    y = Text("loss (nats per word)", "损失（nat/词）")
-    return Figure("encoder-decoder-loss", caption, Text("training step", "训练步"), y, lines)
+    y, guess = Text("loss (nats per word)", "损失（nat/词）"), log(setting["vocabulary"] - 3)
+    return training_loss("encoder-decoder-loss", caption, y, steps, values, guess, steps[-1])
 
 
 def _sentence(outputs: list[float], right: list[float]) -> Text:

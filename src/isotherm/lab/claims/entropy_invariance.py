@@ -1,16 +1,17 @@
 """Does a log n factor keep the entropy of attention steady as the context grows? Only for logits of one spread."""
 
-from functools import lru_cache
+from functools import lru_cache, partial
 from math import log, sqrt
 
 import torch
 from torch import Tensor
 
-from isotherm import ops, scale, theory
-from isotherm.lab.claim import Claim, Result, Setting, verdict
-from isotherm.lab.interval import interval, line_over_seeds, over_seeds
-from isotherm.lab.mathml import bracket, equation, frac, row
-from isotherm.lab.mathml import sqrt as square_root
+from isotherm import scale, theory
+from isotherm.lab.claim import Claim, Result, Setting, conclude
+from isotherm.lab.dots import row_stats
+from isotherm.lab.figures import figure, predicted
+from isotherm.lab.interval import bisect, interval, line_over_seeds, over_seeds
+from isotherm.lab.mathml import bracket, equation, frac, root, row
 from isotherm.lab.numerals import numeral
 from isotherm.language import Text
 from isotherm.record import Figure, Heatmap, Line, Measured, Step
@@ -27,22 +28,18 @@ def entropy_of(n: int, spread: float) -> float:
 @lru_cache
 def level_spread(n: int, entropy: float) -> float:
     """The spread with which n Gaussian logits have this entropy; √(2(ln n − H)) far below freezing."""
-    low, high = 0.0, 8.0
-    for _ in range(24):
-        middle = (low + high) / 2
-        low, high = (middle, high) if entropy_of(n, middle) > entropy else (low, middle)
-    return (low + high) / 2
+    return sum(bisect(lambda spread: entropy_of(n, spread) > entropy, 0.0, 8.0, 24)) / 2
 
 
 @lru_cache
 def balanced_spread(train: int, longest: int) -> float:
     """The spread at the training length with which a log n factor leaves the entropy at the longest what it was there."""
-    low, high, factor = 0.5, 4.0, log(longest) / log(train)
-    for _ in range(24):
-        middle = (low + high) / 2
-        grows = entropy_of(longest, middle * factor) > entropy_of(train, middle)
-        low, high = (middle, high) if grows else (low, middle)
-    return (low + high) / 2
+    factor = log(longest) / log(train)
+
+    def grows(spread: float) -> bool:
+        return entropy_of(longest, spread * factor) > entropy_of(train, spread)
+
+    return sum(bisect(grows, 0.5, 4.0, 24)) / 2
 
 
 def experiment(setting: Setting) -> Result:
@@ -53,27 +50,28 @@ def experiment(setting: Setting) -> Result:
     series = [("constant", 1.0), ("constant", best), ("level", 1.0), *(("log-n", spread) for spread in spreads)]
     entropy: Entropies = {key: [] for key in series}
     for done, n in enumerate(lengths):
-        draws = [_draw(setting, n, seed) for seed in range(setting["seeds"])]
+        draws = [_draw(setting, n, generator) for generator in setting.generators(n)]
         for kind, spread in series:
             rule = _rule(kind, spread, n, setting)
-            entropy[kind, spread].append([_entropy(q * spread, k, rule) for q, k in draws])
+            rows = [row_stats(q * spread, k, rule) for q, k in draws]
+            entropy[kind, spread].append([stats.entropy.mean().item() for stats in rows])
         setting.progress((done + 1) / len(lengths))
     at = lengths.index(train)
     change = {
         key: [end / start - 1 for start, end in zip(rows[at], rows[-1], strict=True)] for key, rows in entropy.items()
     }
-    steady = {key: max(abs(interval(c).low), abs(interval(c).high)) <= STEADY for key, c in change.items()}
+    steady = {key: interval(found).farthest <= STEADY for key, found in change.items()}
     disperses = interval(change["constant", 1.0]).low > STEADY
     everywhere = all(steady["log-n", spread] for spread in spreads)
     somewhere = disperses and steady["log-n", best]
-    conditional = somewhere and not everywhere
-    return Result(
-        verdict(disperses and everywhere, under_condition=somewhere),
+    return conclude(
+        disperses and everywhere,
         _sentence(setting, change, best),
         _measured(setting, entropy, change, steady, disperses),
-        CONDITION.format(best=numeral(best), train=train, longest=lengths[-1]) if conditional else None,
         (_entropy_figure(setting, entropy, best), _fraction_figure(setting, entropy, best)),
-        (_heatmap(setting, entropy, spreads),),
+        [_heatmap(setting, entropy, spreads)],
+        under=somewhere,
+        condition=CONDITION.format(best=numeral(best), train=train, longest=lengths[-1]),
     )
 
 
@@ -81,8 +79,7 @@ Key = tuple[str, float]
 Entropies = dict[Key, list[list[float]]]
 
 
-def _draw(setting: Setting, n: int, seed: int) -> tuple[Tensor, Tensor]:
-    generator = setting.generator(n, seed)
+def _draw(setting: Setting, n: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
     d = setting["dimension"]
     k = torch.randn(1, 1, n, d, generator=generator)
     q = torch.randn(1, 1, setting["rows"], d, generator=generator)
@@ -104,13 +101,6 @@ def _factor(kind: str, spread: float, n: int, setting: Setting) -> float:
     if kind == "level":
         return level_spread(n, entropy_of(train, spread)) / spread if n > train else 1.0
     return max(1.0, log(n) / log(train)) if kind == "log-n" else 1.0
-
-
-def _entropy(q: Tensor, k: Tensor, rule: scale.Rule) -> float:
-    """Rows are few and keys many, so this runs in tiles and holds no n × n matrix."""
-    stats = ops.attention(q, k, k[..., :1], scale=rule, stats=True).stats
-    assert stats is not None
-    return stats.entropy.mean().item()
 
 
 def _predicted(setting: Setting, kind: str, spread: float, n: int) -> float:
@@ -141,9 +131,8 @@ def _entropy_figure(setting: Setting, entropy: Entropies, best: float) -> Figure
             continue
         name = SERIES.format(kind=KINDS[kind], spread=numeral(spread))
         lines.append(line_over_seeds(name, lengths, entropy[kind, spread]))
-        theory_line = tuple(_predicted(setting, kind, spread, n) for n in lengths)
         label = Text("{name}: predicted", "{name}：理论").format(name=name)
-        lines.append(Line(label, tuple(map(float, lengths)), theory_line, source="predicted"))
+        lines.append(predicted(label, lengths, partial(_predicted, setting, kind, spread)))
     caption = Text(
         "A constant scale lets the entropy climb with ln n. From the training length on, the log n factor bends it: "
         "too little below a logit spread of {best}, too much above. The level factor is the one theory asks for at "
@@ -151,8 +140,7 @@ def _entropy_figure(setting: Setting, entropy: Entropies, best: float) -> Figure
         "缩放不变时，熵随 ln n 上升。超过训练长度后，log n 因子使其弯折：logit 标准差小于 {best} 时修正不足，大于它时修"
         "正过度。「恒熵因子」是理论在标准差为 1 时要求的因子。",
     ).format(best=numeral(best))
-    x, y = Text("n (visible keys)", "n（可见键数）"), Text("mean entropy (nats)", "平均熵（nat）")
-    return Figure("entropy-length", caption, x, y, tuple(lines), x_log=True)
+    return figure("entropy-length", caption, KEYS, Text("mean entropy (nats)", "平均熵（nat）"), lines, log="x")
 
 
 def _fraction_figure(setting: Setting, entropy: Entropies, best: float) -> Figure:
@@ -166,8 +154,7 @@ def _fraction_figure(setting: Setting, entropy: Entropies, best: float) -> Figur
         "entropy does not, and rises towards 1 under a constant scale.",
         "log n 因子能稳住的是熵本身，而不是熵占 ln n 的比例：熵不变时这一比例仍在下降；缩放不变时它则趋向 1。",
     )
-    x, y = Text("n (visible keys)", "n（可见键数）"), Text("entropy ÷ ln n (1)", "熵 ÷ ln n（1）")
-    return Figure("entropy-fraction", caption, x, y, tuple(lines), x_log=True)
+    return figure("entropy-fraction", caption, KEYS, Text("entropy ÷ ln n (1)", "熵 ÷ ln n（1）"), lines, log="x")
 
 
 def _heatmap(setting: Setting, entropy: Entropies, spreads: list[float]) -> Heatmap:
@@ -177,9 +164,7 @@ def _heatmap(setting: Setting, entropy: Entropies, spreads: list[float]) -> Heat
     for spread in spreads:
         rows = [interval(seeds).mean for seeds in entropy["log-n", spread][at:]]
         values.append(tuple(100 * (h / rows[0] - 1) for h in rows[1:]))
-    x = tuple(float(n) for n in lengths)
-    name = Text("no change predicted", "理论上不变")
-    boundary = Line(name, x, tuple(balanced_spread(train, n) for n in lengths), source="predicted")
+    boundary = predicted(Text("no change predicted", "理论上不变"), lengths, partial(balanced_spread, train))
     caption = Text(
         "Entropy gained (+) or lost (−) since n = {train} under the log n factor. Below the curve the factor corrects "
         "too little, above it too much.",
@@ -188,10 +173,10 @@ def _heatmap(setting: Setting, entropy: Entropies, spreads: list[float]) -> Heat
     return Heatmap(
         "entropy-drift",
         caption,
-        Text("n (visible keys)", "n（可见键数）"),
+        KEYS,
         Text("logit spread at the training length (nats)", "训练长度处的 logit 标准差（nat）"),
         Text("change of entropy (%)", "熵的变化（%）"),
-        x,
+        boundary.x,
         tuple(spreads),
         tuple(values),
         boundary,
@@ -216,6 +201,7 @@ def _sentence(setting: Setting, change: dict[Key, list[float]], best: float) -> 
     ).format(**values)
 
 
+KEYS = Text("n (visible keys)", "n（可见键数）")
 KINDS = {
     "constant": Text("constant scale", "缩放不变"),
     "log-n": Text("log n factor", "log n 因子"),
@@ -265,7 +251,7 @@ STEPS = (
             "Keeping H for every n asks for the square root of a logarithm, not for a logarithm.",
             "要对每个 n 保持 H，需要的是对数的平方根，而不是对数。",
         ),
-        equation("σ", square_root(row("2", bracket("ln n − H")))),
+        equation("σ", root(row("2", bracket("ln n − H")))),
     ),
 )
 CLAIM = Claim(

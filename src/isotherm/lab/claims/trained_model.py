@@ -3,16 +3,16 @@
 import torch
 from torch import Tensor
 
-from isotherm import ops, scale, theory
+from isotherm import scale, theory
 from isotherm.lab import minilm
-from isotherm.lab.claim import Claim, Result, Setting, verdict
+from isotherm.lab.claim import Claim, Result, Setting, conclude
+from isotherm.lab.dots import row_stats
+from isotherm.lab.figures import LAYER, MEASURED, curve, figure, heads_map, predicted
 from isotherm.lab.interval import geometric, interval, line_over_seeds, over_seeds
-from isotherm.lab.mathml import equation, row, sub, sup
-from isotherm.lab.mathml import sqrt as square_root
+from isotherm.lab.mathml import equation, root, row, sub, sup
 from isotherm.lab.numerals import numeral, percent
 from isotherm.language import Text
-from isotherm.record import Erratum, Figure, Heatmap, Line, Measured, Step
-from isotherm.stats import RowStats
+from isotherm.record import Erratum, Figure, Measured, Step
 
 NEAR = 2.0
 """A variance between 1/2 and 2 is near 1."""
@@ -28,13 +28,16 @@ def experiment(setting: Setting) -> Result:
     every = interval([one.near for one in seen]).low > 1 - 1e-9
     typical = all(_within([one.median(name) for one in seen]) for name in ("var_q", "var_k"))
     freezes = interval([one.lost for one in seen]).low > 0.5
-    return Result(
-        verdict(every and freezes, under_condition=typical and freezes),
+    spread = torch.stack([one.spread for one in seen]).mean(0)
+    one_stands_out = Text("Logit spread of each head; one stands out.", "每个头的 logit 标准差；有一个格外突出。")
+    return conclude(
+        every and freezes,
         _sentence(seen),
         _measured(seen, every, typical, freezes),
-        CONDITION.format(**_condition(seen)) if typical and freezes and not every else None,
         (_spread_figure(seen), _entropy_figure(seen)),
-        (_heatmap(seen),),
+        [heads_map("trained-heads", one_stands_out, HEAD_SPREAD, spread)],
+        under=typical and freezes,
+        condition=CONDITION.format(**_condition(seen)),
     )
 
 
@@ -56,7 +59,7 @@ class _Passage:
         self.spread = heads.spread()
         # Isotropic q and k of these sizes: given a query the keys' logits vary by |q|²·Var k.
         self.naive = heads.scale * (q.square().mean((2, 3)) * k.var(2).mean(2) * d).sqrt()
-        self.scaled, self.unscaled = (_rows(q, k, rule) for rule in (scale.InverseSqrt(), scale.NoScale()))
+        self.scaled, self.unscaled = (row_stats(q, k, rule) for rule in (scale.InverseSqrt(), scale.NoScale()))
         self.critical = theory.freezing_threshold(self.n)
         both = torch.stack([self.var_q, self.var_k])
         self.near = ((both > 1 / NEAR) & (both < NEAR)).all(0).double().mean().item()
@@ -74,12 +77,6 @@ def _median(values: Tensor) -> float:
 
 def _tenth(values: Tensor) -> float:
     return values.flatten().quantile(0.1).item()
-
-
-def _rows(q: Tensor, k: Tensor, rule: scale.Rule) -> RowStats:
-    stats = ops.attention(q, k, k, scale=rule, stats=True).stats
-    assert stats is not None
-    return stats
 
 
 def _kurtosis(x: Tensor) -> Tensor:
@@ -126,37 +123,21 @@ def _spread_figure(seen: list[_Passage]) -> Figure:
         torch.stack([getattr(one, name) for one in seen]).mean(0).flatten() for name in ("spread", "naive")
     )
     order = spread.argsort()
-    x = tuple(float(rank) for rank in range(1, len(order) + 1))
+    ranks = range(1, len(order) + 1)
     critical = interval([one.critical for one in seen]).mean
+    isotropic = Text("isotropic q and k of the same size", "同样大小的各向同性 q、k")
     lines = (
-        Line(Text("measured", "实测"), x, tuple(spread[order].tolist())),
-        Line(
-            Text("isotropic q and k of the same size", "同样大小的各向同性 q、k"),
-            x,
-            tuple(naive[order].tolist()),
-            source="predicted",
-        ),
-        Line(
-            Text("σ_c, where the softmax freezes", "σ_c：softmax 冻结处"),
-            x,
-            tuple(critical for _ in x),
-            source="predicted",
-        ),
-        Line(Text("the documents' assumption", "文档的假设"), x, tuple(1.0 for _ in x), source="document"),
+        curve(MEASURED, ranks, spread[order].tolist()),
+        predicted(isotropic, ranks, naive[order].tolist()),
+        predicted(Text("σ_c, where the softmax freezes", "σ_c：softmax 冻结处"), ranks, lambda _: critical),
+        curve(Text("the documents' assumption", "文档的假设"), ranks, lambda _: 1.0, "document"),
     )
     caption = Text(
         "All 72 heads in order of their logit spread. Most lie between 1 and σ_c, above the assumed 1; one head of "
         "layer 0 lies far beyond σ_c and works as an arg-max.",
         "全部 72 个头按 logit 标准差排列。大多在 1 与 σ_c 之间，高于假设的 1；第 0 层有一个头远超 σ_c，形同 arg-max。",
     )
-    return Figure(
-        "trained-spread",
-        caption,
-        Text("head, by rank", "头（按排名）"),
-        Text("logit spread (nats)", "logit 标准差（nat）"),
-        lines,
-        y_log=True,
-    )
+    return figure("trained-spread", caption, Text("head, by rank", "头（按排名）"), HEAD_SPREAD, lines, log="y")
 
 
 def _entropy_figure(seen: list[_Passage]) -> Figure:
@@ -169,38 +150,15 @@ def _entropy_figure(seen: list[_Passage]) -> Figure:
         "The same q and k with and without 1/√32: without it every layer's rows collapse.",
         "同样的 q、k，除与不除 √32：不除时每一层都坍缩。",
     )
-    return Figure(
-        "trained-entropy",
-        caption,
-        Text("layer", "层"),
-        Text("median entropy ÷ ln n (1)", "熵 ÷ ln n 的中位数（1）"),
-        tuple(lines),
-    )
-
-
-def _heatmap(seen: list[_Passage]) -> Heatmap:
-    spread = torch.stack([one.spread for one in seen]).mean(0)
-    return Heatmap(
-        "trained-heads",
-        Text("Logit spread of each head; one stands out.", "每个头的 logit 标准差；有一个格外突出。"),
-        Text("head", "头"),
-        Text("layer", "层"),
-        Text("logit spread (nats)", "logit 标准差（nat）"),
-        tuple(float(head) for head in range(spread.shape[1])),
-        tuple(float(layer) for layer in range(spread.shape[0])),
-        tuple(tuple(line) for line in spread.tolist()),
-    )
+    y_label = Text("median entropy ÷ ln n (1)", "熵 ÷ ln n 的中位数（1）")
+    return figure("trained-entropy", caption, LAYER, y_label, lines)
 
 
 def _condition(seen: list[_Passage]) -> dict[str, str]:
-    mean = {name: interval([one.median(name) for one in seen]).mean for name in ("var_q", "var_k", "spread")}
-    largest = interval([one.var_q.max().item() for one in seen]).mean
-    near = interval([one.near for one in seen]).mean
-    return {
-        **{name: numeral(value, 2) for name, value in mean.items()},
-        "near": percent(near, 0),
-        "largest": numeral(largest, 2),
-    }
+    medians = ("var_q", "var_k", "spread")
+    found = {name: numeral(interval([one.median(name) for one in seen]).mean, 2) for name in medians}
+    largest = numeral(interval([one.var_q.max().item() for one in seen]).mean, 2)
+    return {**found, "near": percent(interval([one.near for one in seen]).mean, 0), "largest": largest}
 
 
 def _sentence(seen: list[_Passage]) -> Text:
@@ -218,6 +176,7 @@ def _sentence(seen: list[_Passage]) -> Text:
     ).format(**values)
 
 
+HEAD_SPREAD = Text("logit spread (nats)", "logit 标准差（nat）")
 NEAR_ONE = Text("share of heads with Var q and Var k between ½ and 2", "Var q 与 Var k 都在 ½ 到 2 之间的头所占比例")
 VAR_Q = Text("Var q, median head", "Var q，各头中位数")
 VAR_K = Text("Var k, median head", "Var k，各头中位数")
@@ -263,7 +222,7 @@ STEPS = (
             "1.",
             "只有两者都没有偏好的方向时，它才化为大小之积；方差为 1 时即为 1。",
         ),
-        equation("σ", row("scale ·", square_root("d"), "· σ_q σ_k")),
+        equation("σ", row("scale ·", root("d"), "· σ_q σ_k")),
     ),
 )
 ERRATA = (
