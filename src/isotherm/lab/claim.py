@@ -1,7 +1,7 @@
 """What a claim is: a statement of the documents, and an experiment that could refute it.
 
 A claim states its inequality before it measures. Its experiment returns numbers, each with whether the inequality holds
-for it; the verdict follows from those, never from what one would like to hear.
+for it; the verdict follows from these.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -17,8 +17,8 @@ from isotherm.record import CLAIM_SCHEMA, ClaimRecord, Erratum, Figure, Heatmap,
 
 @dataclass(frozen=True)
 class Setting:
-    """What an experiment is given: its parameters, its seed, where to compute, whom to tell how far it is (0 … 1), and
-    records of sweeps to show beside it."""
+    """What an experiment is given: parameters, seed, device, a function to report progress to (0 … 1), and records of
+    sweeps to show with its own results."""
 
     parameters: Mapping[str, Any]
     seed: int = 0

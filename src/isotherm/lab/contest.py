@@ -70,7 +70,7 @@ def _entry(outcomes: list[Outcome]) -> Entry:
 
 
 def _gain(start: str, width: int, d: int) -> float:
-    """On Xavier's W, whose variance is 2/(width + d): nothing, or what brings its outputs to unit variance."""
+    """The factor on Xavier's W, whose variance is 2/(width + d): 1, or the one that gives its outputs unit variance."""
     return 1.0 if start == "xavier" else STATE * sqrt((width + d) / (2 * width))
 
 
@@ -87,7 +87,7 @@ def lead(entries: dict[Key, Entry], behind: Key, ahead: Key) -> list[float]:
 
 
 def size(entries: dict[Key, Entry], behind: Key, ahead: Key) -> Measured:
-    """Cohen's d of that lead."""
+    """Cohen's d between two entries' losses."""
     names = {"behind": NAMES[behind[0]], "ahead": NAMES[ahead[0]], "d": behind[1], "start": NAMES[behind[2]]}
     name = Text(
         "Cohen's d, {behind} against {ahead}, d_k = {d}, {start}", "Cohen's d：{behind}对{ahead}，d_k = {d}，{start}"

@@ -19,7 +19,7 @@ from isotherm.stats import RowStats
 FREEDOM = 5
 """Degrees of freedom of the heavy-tailed components: fourth moments are finite, sixth are not."""
 AT_ONCE = 1 << 20
-"""Components, or dot products, held together: 8 MiB of float64."""
+"""Largest number of components, or dot products, held in memory at a time: 8 MiB of float64."""
 
 
 def normal(shape: tuple[int, ...], generator: torch.Generator) -> Tensor:
@@ -90,7 +90,7 @@ def row_stats(q: Tensor, k: Tensor, rule: scale.Rule) -> RowStats:
 
 @dataclass(frozen=True)
 class Plan:
-    """How many blocks of b queries and b keys to draw at a dimension, for about so many components on each side."""
+    """How many blocks of b queries and b keys to draw at dimension d, given the number of components to draw in all."""
 
     d: int
     components: int
@@ -99,7 +99,7 @@ class Plan:
 
     @property
     def block(self) -> int:
-        """Queries, and keys, in a block: few where d is small, so that the dot products do not outnumber the components."""
+        """Number of queries, and of keys, in a block; smaller at small d, where b² dot products would outnumber components."""
         return min(16 * self.d, self.largest)
 
     @property
@@ -118,7 +118,7 @@ Pairs = Callable[[tuple[int, ...], torch.Generator], tuple[Tensor, Tensor]]
 
 
 def independent(draw: Draw) -> Pairs:
-    """q and k drawn alike and apart."""
+    """q and k drawn independently from one distribution."""
     return lambda shape, generator: (draw(shape, generator), draw(shape, generator))
 
 
@@ -131,7 +131,7 @@ class DotMoments:
 
     @property
     def variance(self) -> list[float]:
-        """Each group's variance about the mean of all groups; lists, for the intervals."""
+        """Each group's variance about the mean of all groups."""
         return (self.square - self.mean.mean().square()).tolist()
 
 

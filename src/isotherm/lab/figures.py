@@ -42,7 +42,7 @@ def curve(
 
 
 def predicted(name: Text, x: Sequence[Any], y: Callable[[Any], float | None] | Iterable[float | None]) -> Line:
-    """The same, from theory."""
+    """A curve from theory."""
     return curve(name, x, y, "predicted")
 
 

@@ -32,11 +32,6 @@ def mo(sign: str) -> str:
     return f"<mo>{escape(sign, quote=False)}</mo>"
 
 
-def words(sentence: str) -> str:
-    """Words inside a formula, with the spaces around them kept."""
-    return f"<mtext>{escape(sentence, quote=False)}</mtext>"
-
-
 def row(*parts: str) -> str:
     """Parts side by side, as one.
 
@@ -101,7 +96,7 @@ def _is_mathml(part: str) -> bool:
 
 
 def _needs_gap(before: str, after: str) -> bool:
-    """Browsers set «ln» without a gap to its neighbours; signs bring their own."""
+    """Whether a thin space is needed: browsers set «ln» without one, and operators bring their own."""
     named = _FUNCTION.fullmatch(before) or _FUNCTION.fullmatch(after)
     return bool(named) and not before.startswith("<mo>") and not after.startswith("<mo>")
 

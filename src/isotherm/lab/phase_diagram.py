@@ -49,7 +49,7 @@ def heatmaps(grid: Grid, setting: Setting) -> list[Heatmap]:
 
 
 def collapse(grid: Grid, setting: Setting) -> Figure:
-    """All n on one curve: the attended logit climbs with σ until the largest key stops it."""
+    """The attended logit against σ, both scaled by σ_c, so that the curves of all n fall together."""
     lines = []
     for n in setting["lengths"][2:]:
         critical = theory.freezing_threshold(n)
@@ -77,7 +77,7 @@ def boundary(frozen_at: dict[int, list[float]]) -> Figure:
 
 
 def cut(grid: Grid, setting: Setting) -> Figure:
-    """One row of the diagram, with the exact expectation and the limit."""
+    """The gate over d at one n, with the exact expectation and the limit."""
     n, lines = setting["shown"], []
     for name in rules():
         dimensions = setting["dimensions"] if name == "none" else setting["dimensions"][::2]

@@ -1,8 +1,8 @@
-"""Runs claims side by side, each in a process of its own kind: one thread, its own random numbers, its own failures.
+"""Runs claims in worker processes, each with one thread.
 
-The parent hands out one claim at a time and keeps each record the moment it is finished, so that a run that is interrupted
-goes on where it stopped. A worker that dies takes only its claim with it. Nothing here needs torch but the workers, so a
-run whose records are all kept already is over in a moment.
+The parent hands out one claim at a time and keeps each record as soon as it is finished, so an interrupted run can go on
+where it stopped. A worker that dies fails only its own claim. Only workers import torch, so a run whose records are all
+kept returns at once.
 """
 
 import json
@@ -35,7 +35,7 @@ RAISED = Text("{kind}: {why}", "{kind}：{why}")
 
 @dataclass(frozen=True)
 class Order:
-    """One claim to run: where it lives, how large, on what, and which records to show beside."""
+    """One claim to run: its module, size and device, and the sweep records to show with it."""
 
     claim: str
     module: str
@@ -46,7 +46,7 @@ class Order:
 
 @dataclass(frozen=True)
 class ClaimOutcome:
-    """What came of an order: a record (`kept` from an earlier run or new), packages it lacks, or why it failed."""
+    """The result of an order: a record (`kept` if from an earlier run), the packages it needs, or why it failed."""
 
     claim: str
     timed: Timed | None = None
@@ -57,22 +57,22 @@ class ClaimOutcome:
 
 
 class Listener:
-    """Who is told how the run goes; this one does not listen."""
+    """Receives the progress of a run. This one ignores it."""
 
     def started(self, claim: str) -> None:
-        """A worker has begun."""
+        """A worker has begun the claim."""
 
     def moved(self, claim: str, part: float) -> None:
-        """It is this far, from 0 to 1."""
+        """The claim is this far, from 0 to 1."""
 
     def finished(self, outcome: ClaimOutcome) -> None:
-        """It is over, one way or another."""
+        """The claim has finished or failed."""
 
 
 def run(
     orders: Sequence[Order], *, jobs: int | None = None, fresh: bool = False, listener: Listener | None = None
 ) -> tuple[ClaimOutcome, ...]:
-    """Every order's outcome, in order. `fresh` looks at no record of an earlier run, but keeps the new ones."""
+    """Run every order and return the outcomes in order. `fresh` ignores kept records, but keeps the new ones."""
     listener = listener or Listener()
     done: dict[str, ClaimOutcome] = {}
     waiting: list[tuple[Order, Entry]] = []
@@ -136,37 +136,33 @@ def _pool(orders: list[tuple[Order, Entry]], jobs: int, listener: Listener) -> I
     waiting = orders[::-1]
     workers: list[_Worker] = []
     try:
-        while waiting and len(workers) < jobs:
-            workers.append(_hire(waiting, listener))
-        while workers:
+        while waiting or workers:
+            while waiting and len(workers) < jobs:
+                workers.append(_Worker.hired(*_next(waiting, listener)))
             ready = set(wait([worker.line for worker in workers]))
             for worker in [worker for worker in workers if worker.line in ready]:
                 outcome = _hear(worker, listener)
                 if outcome is None:
                     continue
                 if worker.process.is_alive() and waiting:
-                    order, entry = waiting.pop()
-                    listener.started(order.claim)
-                    worker.take(order, entry)
+                    worker.take(*_next(waiting, listener))
                 else:
                     workers.remove(worker)
                     worker.dismiss()
-                    if waiting:
-                        workers.append(_hire(waiting, listener))
                 yield outcome
     finally:
         for worker in workers:
             worker.dismiss()
 
 
-def _hire(waiting: list[tuple[Order, Entry]], listener: Listener) -> _Worker:
+def _next(waiting: list[tuple[Order, Entry]], listener: Listener) -> tuple[Order, Entry]:
     order, entry = waiting.pop()
     listener.started(order.claim)
-    return _Worker.hired(order, entry)
+    return order, entry
 
 
 def _hear(worker: _Worker, listener: Listener) -> ClaimOutcome | None:
-    """One message of a worker: None while it is on its way, an outcome when it is done or dead."""
+    """Read one message of a worker. Returns None if it is a progress report, and the outcome if the claim is over."""
     claim = worker.entry.claim
     try:
         kind, content = worker.line.recv()
@@ -189,7 +185,7 @@ def _hear(worker: _Worker, listener: Listener) -> ClaimOutcome | None:
 
 
 def _work(line: "Connection[Any, Any]") -> None:
-    """A worker's whole life: one claim after another until it is dismissed. What a claim prints is no part of a result."""
+    """The main function of a worker process: run claims as they are sent. What a claim prints goes to standard error."""
     os.dup2(2, 1)
     import torch
 
@@ -230,7 +226,7 @@ def _answer(order: Order, code: str, line: "Connection[Any, Any]") -> tuple[str,
 
 
 def _told(error: BaseException) -> tuple[Text, str]:
-    """An exception in a line, and where it came from."""
+    """An exception as one line, and its traceback."""
     said = error.text if isinstance(error, IsothermError) else None
     line = " ".join(str(error).split())[:300]
     return said or RAISED.format(kind=type(error).__name__, why=line), "".join(traceback.format_exception(error))
@@ -250,7 +246,7 @@ class _Teller:
 
 
 def _seed(seed: int) -> None:
-    """The same start for every claim, whichever ran before it in this process."""
+    """Seed every generator, so that a claim does not depend on which ran before it in this process."""
     import numpy
     import torch
 

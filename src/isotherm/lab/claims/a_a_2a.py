@@ -78,7 +78,7 @@ def _printed(a: float, value: float) -> Measured:
 
 
 def _to_the_digit(a: float, value: float) -> Measured:
-    """For show only: a power may be rounded otherwise on another machine."""
+    """The document's digits from powers of e. Not judged: another machine may round a power differently."""
     return Measured(POWERS.format(a=round(a)), by_powers(a), predicted=float(exact(a)), document=value)
 
 

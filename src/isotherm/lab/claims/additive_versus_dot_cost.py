@@ -20,7 +20,7 @@ from isotherm.record import Erratum, Figure, Line, Measured, Step
 
 
 class Cost(NamedTuple):
-    """Counts of both at one size: n queries and n keys of d dimensions."""
+    """Operation counts of both scores for n queries and n keys of d dimensions."""
 
     n: int
     d: int
@@ -29,7 +29,7 @@ class Cost(NamedTuple):
 
 
 def experiment(setting: Setting) -> Result:
-    """Counts of both at every size; times and the largest tensor beside them."""
+    """Count the operations of both scores at every size, and time them."""
     costs = [_count(setting, n, d) for n in setting["lengths"] for d in setting["dimensions"]]
     same = all(cost.additive.multiply_adds == cost.dot.multiply_adds for cost in costs)
     hidden = all(cost.additive.tanhs == cost.n**2 * cost.d and cost.dot.tanhs == 0 for cost in costs)
@@ -135,7 +135,7 @@ def _timings(setting: Setting) -> tuple[tuple[Measured, ...], tuple[Figure, ...]
 
 
 def _time(setting: Setting, n: int, d: int) -> dict[str, list[float]]:
-    """A matrix product, the same products without one, and the hidden layer."""
+    """Times of the scores computed as one matrix product, as elementwise products, and by the additive hidden layer."""
     states, additive, dot = _states(setting, n, d)
     q, k = dot.query(states), dot.key(states)
     ways: dict[str, Callable[[], Tensor]] = {

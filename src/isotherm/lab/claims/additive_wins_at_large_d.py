@@ -12,7 +12,7 @@ from isotherm.record import Erratum, Measured, Step
 from isotherm.theory import freezing_threshold
 
 NAME = "wins"
-"""Of this claim's figures."""
+"""The first part of the names of this claim's figures."""
 MARGIN = 0.25
 """nats a word: less is a match, more is a loss."""
 SCORES = ("multiplicative", "additive")

@@ -14,7 +14,6 @@ from isotherm.lab.figures import training_loss
 from isotherm.lab.interval import effect_size, interval, over_seeds
 from isotherm.lab.mathml import equation, row
 from isotherm.lab.numerals import numeral, percent
-from isotherm.lab.passages import PASSAGES
 from isotherm.language import Text
 from isotherm.models import Bert, Shape
 from isotherm.record import Figure, Measured, Step
@@ -28,7 +27,7 @@ MASK, FIRST = 1, 3
 
 
 def experiment(setting: Setting) -> Result:
-    """MiniLM's weights in transformers' BertModel, in ours and in PyTorch's encoder; then masked words, several seeds."""
+    """Compare MiniLM in transformers, in our encoder and in PyTorch's; then train small models on masked words."""
     compared = _compare(setting)
     setting.progress(0.4)
     curves, right = [], []
@@ -62,7 +61,7 @@ def _compare(setting: Setting) -> dict[str, list[float]]:
 
 def _padded(loaded: Loaded, passage: int, tokens: int) -> tuple[Tensor, Tensor]:
     """A passage with some padding after it."""
-    ids = make_batch(loaded, PASSAGES[passage], tokens)["input_ids"]
+    ids = make_batch(loaded, minilm.PASSAGES[passage], tokens)["input_ids"]
     return F.pad(ids, (0, 5)), F.pad(torch.ones_like(ids), (0, 5))
 
 

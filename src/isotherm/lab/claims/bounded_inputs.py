@@ -41,7 +41,7 @@ KINDS: tuple[tuple[Text, Draw, float], ...] = (
 
 
 def experiment(setting: Setting) -> Result:
-    """Every dot product against its bounds, the corners where they are reached, and how much of [0, d] is used."""
+    """Compare dot products with their bounds, check that both bounds are reached, and measure how much of [0, d] is used."""
     dimensions = setting["dimensions"]
     outside, spreads, used, means = 0, {}, {}, {}
     for i, (_, draw, _) in enumerate(KINDS):

@@ -59,7 +59,7 @@ def experiment(setting: Setting) -> Result:
 
 
 def _ahead(gradient: dict[str, list[list[float]]], name: str) -> list[float]:
-    """Powers of ten between the two at the largest distance, for each seed."""
+    """log₁₀ of attention's gradient over the net's at the largest distance, for each seed."""
     return [a - b for a, b in zip(gradient["attention"][-1], gradient[name][-1], strict=True)]
 
 
@@ -73,7 +73,7 @@ def _survivors(output: Tensor, start: Tensor, direction: Tensor) -> list[float]:
 
 
 def _recurrent(setting: Setting, name: str) -> list[tuple[list[float], int]]:
-    """One pass to the largest n, looked at from every n on the way."""
+    """Surviving gradient and depth at every length, from one pass to the largest."""
     d, lengths, seeds = setting["dimension"], setting["lengths"], setting["seeds"]
     generators = setting.generators(1 + NETS.index(name))
     step: Callable[..., Tensor] = recurrence.tanh_step if name == "tanh" else recurrence.gru_step

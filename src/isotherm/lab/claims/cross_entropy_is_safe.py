@@ -22,7 +22,7 @@ FULL = 0.99
 
 
 def experiment(setting: Setting) -> Result:
-    """Gradients of cross-entropy and of squared error as the margin of the right class goes from −50 to 50."""
+    """Compare the gradients of cross-entropy and of squared error over the margin of the right class."""
     margins, target = setting["margins"], 0
     others = normal((setting["draws"], setting["classes"] - 1), setting.generator(0))
     rows = {margin: _logits(others, margin) for margin in margins}

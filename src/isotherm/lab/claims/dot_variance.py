@@ -21,7 +21,7 @@ CORRECTED = 0.05
 
 
 def experiment(setting: Setting) -> Result:
-    """Mean and variance for four distributions and every d, then for each departure from the assumptions."""
+    """Measure mean and variance for four distributions and every d, and for each departure from the assumptions."""
     dimensions = setting["dimensions"]
     found: dict[tuple[int, int], DotMoments] = {}
     for i, components in enumerate(DISTRIBUTIONS):

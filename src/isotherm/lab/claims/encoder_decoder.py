@@ -24,7 +24,7 @@ RIGHT = 0.9
 
 
 def experiment(setting: Setting) -> Result:
-    """Outputs and gradients against PyTorch's layers; then training on a toy translation, several seeds at once."""
+    """Compare outputs and gradients with PyTorch's layers; then train several seeds on a toy translation."""
     pairs = [_compare(setting, seed) for seed in range(setting["seeds"])]
     outputs, gradients, leaks = (list(column) for column in zip(*pairs, strict=True))
     setting.progress(0.1)

@@ -43,7 +43,7 @@ def balanced_spread(train: int, longest: int) -> float:
 
 
 def experiment(setting: Setting) -> Result:
-    """Mean entropy of sampled rows at each length, under a constant scale, a log n factor and a √ factor."""
+    """Measure the mean entropy of rows at each length under a constant scale, a log n factor and a level factor."""
     lengths, train = setting["lengths"], setting["train_length"]
     best = balanced_spread(train, lengths[-1])
     spreads = sorted({*setting["spreads"], best})

@@ -16,11 +16,11 @@ from isotherm.record import Measured, Step
 AS_WRITTEN, EXACT, SOUND = 0.1, 0.03, 0.9
 """How near σ* must come to √(2 ln n) and to its finite-n value, and the share of cells that must agree with theory."""
 FREE = 64
-"""From this many keys on a scaled row is expected to stay wide open at every d."""
+"""With this many keys or more, a scaled row is expected to stay open at every d."""
 
 
 def experiment(setting: Setting) -> Result:
-    """Every rule over d and n; where the unscaled rows freeze; and what the others do there."""
+    """Measure rows under every rule over d and n, and find where the unscaled ones freeze."""
     lengths, coarse = setting["lengths"], setting["dimensions"][::2]
     points = [("none", d) for d in setting["dimensions"]] + [(name, d) for name in list(rules())[1:] for d in coarse]
     grid: Grid = {}

@@ -56,7 +56,7 @@ Models = dict[str, list[_Found]]
 
 
 def _ratio(found: Models, job: str, control: str) -> float:
-    """Least the trained model may vary (95 %) over most that the control may."""
+    """The trained model's variation (lower 95 % bound) divided by the control's (upper 95 % bound)."""
     least = interval([each.varies[job] for each in found["trained"]]).low
     most = interval([each.varies[job] for each in found[control]]).high
     return least / most if most else 0.0

@@ -55,7 +55,7 @@ Runs = dict[Key, Run]
 
 
 def experiment(setting: Setting) -> Result:
-    """Each form under each optimiser at one learning rate, and once more with the rate its initialisation calls for."""
+    """Train each form with each optimiser, at one learning rate and at the rate corrected for its initialisation."""
     d = setting["dimension"]
     runs: Runs = {}
     plan = [
@@ -120,7 +120,7 @@ def _sgd(memory: dict[str, Tensor], side: str, gradient: Tensor, number: int) ->
 
 
 def _adam(memory: dict[str, Tensor], side: str, gradient: Tensor, number: int) -> Tensor:
-    """Adam without ε, which would make it see the size of a gradient after all."""
+    """One step of Adam without ε, so that the step does not depend on the size of the gradient."""
     zero = torch.zeros_like(gradient)
     first = memory[f"{side} 1"] = BETAS[0] * memory.get(f"{side} 1", zero) + (1 - BETAS[0]) * gradient
     second = memory[f"{side} 2"] = BETAS[1] * memory.get(f"{side} 2", zero) + (1 - BETAS[1]) * gradient.square()

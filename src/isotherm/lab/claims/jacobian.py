@@ -27,14 +27,14 @@ def complex_step(x: Tensor) -> Tensor:
 
 
 def central(x: Tensor, h: float) -> Tensor:
-    """The same by central differences of `softmax` itself."""
+    """The same derivative by central differences of `softmax`."""
     moved = h * torch.eye(x.shape[-1], dtype=torch.float64)
     up, down = (forms.softmax(x.unsqueeze(-2) + sign * moved) for sign in (1, -1))
     return ((up - down) / (2 * h)).mT
 
 
 def experiment(setting: Setting) -> Result:
-    """Largest disagreement over sizes, spreads and draws; and what follows from the formula: rows, symmetry, norm."""
+    """Compare the formula with other derivatives over sizes, spreads and draws, and check its row sums, symmetry and norm."""
     errors: dict[str, list[float]] = {"complex": [], "entry": [], "rows": [], "symmetry": [], "norm": [], "largest": []}
     for n in setting["sizes"]:
         for i, spread in enumerate(setting["spreads"]):

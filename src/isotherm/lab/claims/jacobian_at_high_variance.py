@@ -20,7 +20,7 @@ VANISHED = 0.01
 
 
 def experiment(setting: Setting) -> Result:
-    """Many draws of the document's ten scores, multiplied by growing factors, and its code's two softmaxes compared."""
+    """Multiply many draws of the document's ten scores by growing factors, and compare the two softmaxes of its code."""
     d = setting["d"]
     score = normal((setting["draws"], d), setting.generator(0))
     factors = setting["factors"]

@@ -14,11 +14,11 @@ from isotherm.language import Text
 from isotherm.record import Erratum, Figure, Measured, Step
 
 DTYPES = ((torch.float16, 25), (torch.bfloat16, 134), (torch.float32, 150), (torch.float64, 1075))
-"""Each precision and the power of two under which it rounds to 0: half its smallest subnormal number."""
+"""Each precision, and p such that numbers below 2^−p round to 0 (half of its smallest subnormal number)."""
 
 
 def experiment(setting: Setting) -> Result:
-    """Jacobians of ever sharper rows, whether any entry passes 1 − top1, and the gradients of scores and values."""
+    """Compute Jacobians of ever sharper rows, compare each entry with 1 − top1, and take gradients of scores and values."""
     x = normal((setting["draws"], setting["n"]), setting.generator(0))
     factors = setting["factors"]
     rest, largest = [], []

@@ -21,7 +21,7 @@ WAYS = ("attention", "gru", "linear-loop", "linear-scan", "generate")
 
 
 def experiment(setting: Setting) -> Result:
-    """Depth of each way at each length; the scan's answer against the loop's; times of a training step beside it."""
+    """Count the depth of each computation at each length, compare scan with loop, and time a training step."""
     lengths = setting["lengths"]
     depths = {way: [_depth(setting, way, n) for n in lengths] for way in WAYS}
     setting.progress(0.4)
@@ -69,7 +69,7 @@ def _attend(setting: Setting, states: Tensor, generator: torch.Generator) -> Ten
 
 
 def _generate(setting: Setting, first: Tensor, n: int, generator: torch.Generator) -> Tensor:
-    """Attention writing a sequence: each output is the next input, so nothing can be done before its turn."""
+    """Generate n positions with attention: each output is the next input, so the steps must follow one another."""
     d = setting["dimension"]
     weights = [normal((d, d), generator) / sqrt(d) for _ in range(3)]
     states = first

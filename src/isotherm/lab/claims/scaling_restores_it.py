@@ -9,7 +9,7 @@ from isotherm.language import Text
 from isotherm.record import Measured, Step
 
 NAME = "restored"
-"""Of this claim's figures."""
+"""The first part of the names of this claim's figures."""
 MARGIN = 0.25
 """nats a word: less is a match, more is a loss."""
 SCORES = ("multiplicative", "scaled-dot", "additive")
@@ -17,7 +17,7 @@ START = "unit"
 
 
 def experiment(setting: Setting) -> Result:
-    """All three scores at a small and a large d_k, q and k of unit variance; recorded larger runs beside."""
+    """Train all three scores at every d_k from unit-variance q and k, and add recorded larger runs."""
     entries = contest.hold(setting, SCORES, (START,))
     small, large = setting["dimensions"][0], setting["dimensions"][-1]
     behind = {d: contest.lead(entries, ("scaled-dot", d, START), ("additive", d, START)) for d in (small, large)}

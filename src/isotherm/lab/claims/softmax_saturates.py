@@ -15,11 +15,11 @@ from isotherm.language import Text
 from isotherm.record import Erratum, Figure, Step
 
 ALMOST_ALL = 0.99
-"""A largest probability from which on softmax is said to have given almost everything away."""
+"""The softmax counts as saturated when its largest probability exceeds this."""
 
 
 def experiment(setting: Setting) -> Result:
-    """Normal inputs multiplied by growing factors, shifted as a whole, and with the largest one doubled up."""
+    """Multiply normal inputs by growing factors, shift them by a constant, and make the two largest equal."""
     factors = setting["factors"]
     tops, gates, broken = {}, {}, 0
     for n in setting["sizes"]:
@@ -71,7 +71,7 @@ def _top(x: Tensor) -> Tensor:
 
 
 def _others(y: Tensor) -> Tensor:
-    """1 − the largest probability, added up from the others so that it keeps its digits."""
+    """1 − the largest probability, as the sum of the others, which loses no digits."""
     return y.sort(-1).values[..., :-1].sum(-1)
 
 

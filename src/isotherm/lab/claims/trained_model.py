@@ -19,7 +19,7 @@ NEAR = 2.0
 
 
 def experiment(setting: Setting) -> Result:
-    """Every head on every passage: moments of q and k, logit spread, and the softmax with and without 1/√d."""
+    """Measure every head on every passage: moments of q and k, logit spread, and rows with and without 1/√d."""
     model = minilm.trained()
     seen = []
     for i in range(setting["passages"]):
@@ -47,7 +47,7 @@ def _within(values: list[float]) -> bool:
 
 
 class _Passage:
-    """One passage: tensors [layers, heads] of what the derivation speaks of, and rows under both scales."""
+    """Measurements of one passage: moments of q and k [layers, heads], and rows with and without 1/√d."""
 
     def __init__(self, heads: minilm.Heads) -> None:
         q, k = heads.q, heads.k
@@ -80,14 +80,14 @@ def _tenth(values: Tensor) -> float:
 
 
 def _kurtosis(x: Tensor) -> Tensor:
-    """Of the components, each about its own mean; 3 for a normal distribution."""
+    """Kurtosis of the components, each about its own mean; 3 for a normal distribution."""
     centred = x - x.mean(2, keepdim=True)
     scaled = centred / centred.square().mean(2, keepdim=True).sqrt()
     return scaled.pow(4).mean((2, 3))
 
 
 def _correlation(q: Tensor, k: Tensor) -> Tensor:
-    """Between qᵢ and kᵢ of the same token, averaged over the dimensions."""
+    """Correlation between qᵢ and kᵢ of the same token, averaged over the dimensions."""
     a, b = (x - x.mean(2, keepdim=True) for x in (q, k))
     return ((a * b).mean(2) / (a.square().mean(2) * b.square().mean(2)).sqrt()).mean(2)
 

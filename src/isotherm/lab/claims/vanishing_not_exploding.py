@@ -44,7 +44,7 @@ class Gradients:
 
 
 def experiment(setting: Setting) -> Result:
-    """One sweep of the scale at one width, and 1/√d against none at several."""
+    """Sweep the scale at one dimension, and compare 1/√d with no scale at several."""
     decade = setting["per_decade"]
     factors = tuple(10.0 ** (i / decade) for i in range(-3 * decade, 3 * decade + 1))
     sweep = {}

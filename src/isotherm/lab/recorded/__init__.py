@@ -88,7 +88,7 @@ def loss_of(outcome: Outcome) -> float:
 
 
 def tuned(outcomes: Sequence[Outcome]) -> list[Tuned]:
-    """Outcomes that differ in seed and learning rate alone, brought together: each setting at its best learning rate."""
+    """Group outcomes that differ only in seed and learning rate, and keep the best learning rate of each group."""
     found: dict[Trial, dict[float, list[Outcome]]] = {}
     for outcome in outcomes:
         setting = replace(outcome.trial, seed=0, lr=1.0)
