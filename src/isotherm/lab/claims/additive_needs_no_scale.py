@@ -144,8 +144,8 @@ def _sentence(exponents: dict[str, list[float]], spread: Values, dimensions: tup
     }
     return Text(
         "The spread of additive scores goes like d_k^{small} when v has variance 1/d, and like d_k^{unit} when v has "
-        "variance "
-        "1 ({low} against {high} nats at d_k = {d}): the scale is not absent, it sits in how v was initialised.",
+        "variance 1 ({low} against {high} nats at d_k = {d}): the scale is not absent, it sits in how v was "
+        "initialised.",
         "v 的方差为 1/d 时，加性打分的散布随 d_k 的 {small} 次幂变化；v 的方差为 1 时为 {unit} 次幂（d_k = {d} 时为 "
         "{low} 与 {high} nat）：缩放并非不需要，而是藏在 v 的初始化里。",
     ).format(**values)

@@ -156,8 +156,8 @@ def _gradient_figure(lengths: tuple[int, ...], gradient: dict[str, list[list[flo
     lines = (line_over_seeds(NAMES[name], lengths, gradient[name]) for name in gradient)
     caption = Text(
         "What a change at position 1 still does at position n. Attention dilutes it among n keys, like 1/n; nets with "
-        "ordinary "
-        "gates lose it exponentially; a GRU whose gates start out holding on keeps almost as much as attention.",
+        "ordinary gates lose it exponentially; a GRU whose gates start out holding on keeps almost as much as "
+        "attention.",
         "位置 1 的变化到位置 n 还剩多少。注意力把它按 1/n 分摊给 n 个键；普通门控的网络按指数丢失；门一开始就偏向保留的"
         " GRU 几乎与注意力一样多。",
     )
@@ -179,8 +179,8 @@ def _sentence(n: int, gradient: dict[str, list[list[float]]]) -> Text:
     mean = {name: numeral(10 ** interval(rows[-1]).mean, 2) for name, rows in gradient.items()}
     return Text(
         "Between positions 1 and {n} lie one attention layer or {n} recurrent cells; a gradient of {attention} "
-        "survives in "
-        "attention, {gru} in a GRU as initialised by default, but {keep} in a GRU whose gates start out holding on.",
+        "survives in attention, {gru} in a GRU as initialised by default, but {keep} in a GRU whose gates start out "
+        "holding on.",
         "位置 1 与 {n} 之间隔着一层注意力，或 {n} 个循环单元；注意力中存留的梯度为 {attention}，默认初始化的 GRU 为 "
         "{gru}，而门偏向保留的 GRU 为 {keep}。",
     ).format(n=n, attention=mean["attention"], gru=mean["gru"], keep=mean["gru-keep"])
@@ -244,8 +244,8 @@ CLAIM = Claim(
     question=Text("How does word 1000 hear of word 1?", "第 1000 个词怎样得知第 1 个词？"),
     statement=Text(
         "To relate positions 1 and 1000 an RNN needs 1000 operations, passing information on 1000 times; "
-        "self-attention relates "
-        "all positions at once, in one. Information may be lost on the way, so more operations are worse.",
+        "self-attention relates all positions at once, in one. Information may be lost on the way, so more operations "
+        "are worse.",
         "计算位置 1 和位置 1000 的 token 之间的依赖，RNN 的操作数量为 1000（需要递归传递 1000 次），而自注意力一次直接"
         "计算所有位置之间的依赖，操作次数为 1。传递过程中可能有信息损失，操作数量越多越不利。",
     ),

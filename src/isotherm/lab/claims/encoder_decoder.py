@@ -149,8 +149,8 @@ CLAIM = Claim(
     sources=("003",),
     hypothesis=Text(
         "For every seed the model's logits and gradients equal those of torch.nn's encoder and decoder layers to "
-        "10⁻¹⁰, no later word "
-        "changes an earlier prediction, and after training over 90 % of held-out words are right (95 % interval).",
+        "10⁻¹⁰, no later word changes an earlier prediction, and after training over 90 % of held-out words are right "
+        "(95 % interval).",
         "对每个种子，模型的 logits 与梯度同 torch.nn 的编码器层、解码器层相差不到 10⁻¹⁰，后面的词不改变前面的预测，且训"
         "练后留出的词有 90 % 以上正确（95 % 区间）。",
     ),

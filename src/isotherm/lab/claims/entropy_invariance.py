@@ -194,8 +194,8 @@ def _sentence(setting: Setting, change: dict[Key, list[float]], best: float) -> 
     }
     return Text(
         "From n = {train} to {longest} the entropy grows by {constant} under a constant scale; a log n factor still "
-        "lets it grow "
-        "by {weak} when the logits start with spread 1, and holds it ({held}) when they start with spread {best}.",
+        "lets it grow by {weak} when the logits start with spread 1, and holds it ({held}) when they start with spread "
+        "{best}.",
         "从 n = {train} 到 {longest}，缩放不变时熵增加 {constant}；logit 标准差从 1 开始时，log n 因子仍让熵增加 "
         "{weak}；从 {best} 开始时才能稳住（{held}）。",
     ).format(**values)

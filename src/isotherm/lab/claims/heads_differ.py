@@ -85,8 +85,8 @@ def _figure(found: Models) -> Figure:
     )
     caption = Text(
         "How far apart two heads of a layer are. The untrained model attends to everything alike, so its heads agree; "
-        "but random "
-        "heads made just as sharp as the trained ones are farther apart still. Being different is not having a job.",
+        "but random heads made just as sharp as the trained ones are farther apart still. Being different is not "
+        "having a job.",
         "同一层中两个头相差多远。未训练的模型对一切一视同仁，各头自然一致；而同样尖锐的随机头彼此相差更远。「不同」并不"
         "等于「各司其职」。",
     )

@@ -205,8 +205,8 @@ def _sentence(setting: Setting, runs: Runs, start: dict[Key, float]) -> Text:
     apart, factor_of = numeral(max(start.values()), 1), numeral(sqrt(setting["dimension"]))
     return Text(
         "At the start a W_q smaller by √d gives the same logits (to {start}); after {steps} steps of Adam at the same "
-        "learning rate "
-        "they spread {query} instead of {scale}, because each step then counts √d = {root} times as much.",
+        "learning rate they spread {query} instead of {scale}, because each step then counts √d = {root} times as "
+        "much.",
         "一开始，把 W_q 缩小 √d 倍得到同样的 logit（误差 {start}）；但用同样的学习率训练 {steps} 步 Adam 之后，标准差"
         "为 {query} 而不是 {scale}，因为此时每一步的分量是原来的 √d = {root} 倍。",
     ).format(start=apart, steps=setting["steps"], query=query, scale=spread, root=factor_of)

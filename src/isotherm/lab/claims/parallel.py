@@ -171,8 +171,8 @@ def _sentence(n: int, depths: dict[str, list[int]]) -> Text:
     values = {"n": n, **{way.replace("-", "_"): depths[way][-1] for way in WAYS}}
     return Text(
         "At n = {n} a training pass of attention waits for {attention} operations in a row, as at any n; a GRU for "
-        "{gru}; but a "
-        "linear recurrence computed as a scan only for {linear_scan}, and attention that generates for {generate}.",
+        "{gru}; but a linear recurrence computed as a scan only for {linear_scan}, and attention that generates for "
+        "{generate}.",
         "n = {n} 时，注意力的一次训练前向要依次等待 {attention} 个运算，与 n 无关；GRU 为 {gru} 个；但用并行扫描计算的"
         "线性递推只需 {linear_scan} 个，而逐词生成时注意力也要 {generate} 个。",
     ).format(**values)
@@ -188,8 +188,8 @@ NAMES = {
 TIME = Text("{name}, forward and backward, n = {n}, d = {d} (ms)", "{name}，前向与反向，n = {n}，d = {d}（毫秒）")
 CONDITION = Text(
     "The recurrence is non-linear in its state (RNN, GRU, LSTM) and the whole sequence is known, as in training. A "
-    "linear "
-    "recurrence (S4, Mamba) trains in about log₂ n rounds, and attention that writes its own input waits n times too.",
+    "linear recurrence (S4, Mamba) trains in about log₂ n rounds, and attention that writes its own input waits n "
+    "times too.",
     "递推对状态是非线性的（RNN、GRU、LSTM），且整个序列已知（如训练时）。线性递推（S4、Mamba）约 log₂ n 轮即可训练；而"
     "注意力在生成自己的输入时同样要等待 n 次。",
 )
