@@ -32,9 +32,14 @@ OPTIONS: tuple[tuple[tuple[str, ...], Text, dict[str, Any]], ...] = (
     ),
     (("--json", "as_json"), Text("Print one JSON document.", "输出一个 JSON 文档。"), {"is_flag": True}),
     (
-        ("--scale",),
+        ("--size",),
         Text("Size of the experiments.", "实验规模。"),
         {"type": click.Choice(["quick", "full"]), "default": "quick", "show_default": True},
+    ),
+    (
+        ("--scale",),
+        Text("Old name of --size.", "--size 的旧名。"),
+        {"type": click.Choice(["quick", "full"]), "hidden": True},
     ),
     (("--device",), Text("Where to compute.", "运行设备。"), {"default": "cpu", "show_default": True}),
     (
@@ -47,10 +52,10 @@ OPTIONS: tuple[tuple[tuple[str, ...], Text, dict[str, Any]], ...] = (
 )
 
 
-def _explain(claims: tuple[str, ...], **given: Any) -> int:
+def _explain(claims: tuple[str, ...], scale: str | None, **given: Any) -> int:
     from isotherm.cli.explaining import Request, run
 
-    return run(Request(claims, **given))
+    return run(Request(claims, **given | ({"size": scale} if scale else {})))
 
 
 for _names, _text, _attributes in reversed(OPTIONS):

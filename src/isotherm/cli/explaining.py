@@ -12,7 +12,7 @@ from rich.text import Text as Styled
 from isotherm.errors import ArgumentError, InputError
 from isotherm.lab import claims as registry
 from isotherm.lab import recorded
-from isotherm.lab.runner import Listener, Order, Outcome, Scale
+from isotherm.lab.runner import ClaimOutcome, Listener, Order, Size
 from isotherm.lab.runner import run as run_orders
 from isotherm.language import Text, current
 from isotherm.record import to_plain
@@ -45,7 +45,7 @@ class Request:
     records: tuple[str, ...]
     out: str | None
     as_json: bool
-    scale: Scale
+    size: Size
     device: str
     jobs: int | None
     fresh: bool
@@ -107,14 +107,14 @@ def check_device(name: str) -> None:
         raise ArgumentError("--device", expected, got=repr(name)) from None
 
 
-def measure(request: Request, names: tuple[str, ...]) -> tuple[Outcome, ...]:
+def measure(request: Request, names: tuple[str, ...]) -> tuple[ClaimOutcome, ...]:
     """Every claim's outcome, with one line of progress per running claim on a terminal."""
     records = tuple(map(Path, request.records))
     orders = [
         Order(
             name,
             registry.module_of(name),
-            request.scale,
+            request.size,
             request.device,
             records if name in recorded.SHOWN_IN else (),
         )
@@ -154,7 +154,7 @@ class Lines(Listener):
         """Its bar grows."""
         self.bars.update(self.running[claim], completed=part)
 
-    def finished(self, outcome: Outcome) -> None:
+    def finished(self, outcome: ClaimOutcome) -> None:
         """Its line goes, the whole grows."""
         if outcome.claim in self.running:
             self.bars.remove_task(self.running.pop(outcome.claim))
@@ -162,16 +162,16 @@ class Lines(Listener):
         self.bars.advance(self.whole)
 
 
-def bind(request: Request, outcomes: tuple[Outcome, ...]) -> Book:
+def bind(request: Request, outcomes: tuple[ClaimOutcome, ...]) -> Book:
     """Outcomes as chapters, with those that have no record beside them."""
     found = {outcome.claim: outcome.timed for outcome in outcomes if outcome.timed is not None}
     chapters = tuple(
         Chapter(it.id, it.title, it.lead, tuple(found[claim] for claim in it.claims if claim in found))
-        for it in registry.CHAPTERS
+        for it in registry.TOPICS
     )
     failed = tuple(Missing(it.claim, it.failure) for it in outcomes if it.failure is not None)
     skipped = tuple(Missing(it.claim, _needs(it.needs)) for it in outcomes if it.needs)
-    return Book(SCHEMA, request.scale, request.device, chapters, failed, skipped)
+    return Book(SCHEMA, request.size, request.device, chapters, failed, skipped)
 
 
 def write(book: Book, path: Path) -> Text | None:
@@ -188,7 +188,7 @@ def _needs(names: tuple[str, ...]) -> Text:
     return NEEDS.format(names=", ".join(names), extra=extras)
 
 
-def tell(request: Request, book: Book, outcomes: tuple[Outcome, ...], note: Text | None) -> None:
+def tell(request: Request, book: Book, outcomes: tuple[ClaimOutcome, ...], note: Text | None) -> None:
     """What a person should know beside the result: on standard error, a line each."""
     lines = [Text("{id}: {why}", "{id}：{why}").format(id=it.id, why=it.why) for it in book.skipped]
     for it in book.failed:
@@ -218,7 +218,7 @@ def show_list(names: tuple[str, ...], as_json: bool) -> None:
         click.echo(json.dumps([to_plain(line) for line in lines.values()], ensure_ascii=False, indent=1))
         return
     console = Console()
-    for chapter in registry.CHAPTERS:
+    for chapter in registry.TOPICS:
         shown = [lines[claim] for claim in chapter.claims if claim in lines]
         if shown:
             console.print(Styled(str(chapter.title), style="bold"))

@@ -34,7 +34,7 @@ def _offset(shape: tuple[int, ...], generator: torch.Generator) -> tuple[Tensor,
 
 
 def _shared(shape: tuple[int, ...], generator: torch.Generator) -> tuple[Tensor, Tensor]:
-    """Components of each vector that move together, by a part common to all of them."""
+    """Vectors whose components are correlated with one another through a common part."""
 
     def one() -> Tensor:
         common = normal((*shape[:-1], 1), generator)

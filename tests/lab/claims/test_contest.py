@@ -171,13 +171,14 @@ def test_a_record_that_cannot_be_shown_is_refused(sweep, tmp_path, text, message
 
 
 def test_the_claims_that_show_recorded_runs_are_those_that_read_them():
-    reading = [claim for claim in claims.CLAIMS if "recorded.py" in lab_files(claim)]
+    reading = [claim for claim in claims.CLAIMS if "recorded" in lab_parts(claim)]
     assert tuple(reading) == recorded.SHOWN_IN
 
 
-def lab_files(claim: str) -> set[str]:
-    own = lab_cache._SOURCE / "lab" / "claims" / f"{claim.replace('-', '_')}.py"
-    return {path.name for path in lab_cache._reached(own) if path.parent.name == "lab"}
+def lab_parts(claim: str) -> set[str]:
+    lab = lab_cache._SOURCE / "lab"
+    reached = lab_cache._reached(lab / "claims" / f"{claim.replace('-', '_')}.py")
+    return {path.relative_to(lab).parts[0] for path in reached if path.is_relative_to(lab)}
 
 
 def test_two_starts_are_told_apart_in_the_legend(sweep):

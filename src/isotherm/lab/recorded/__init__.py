@@ -1,6 +1,6 @@
 """Larger training runs kept with the package: sweeps made once on a GPU, to stand beside what is trained here and now.
 
-There may be none. Each is a `SweepRecord` in `lab/recorded/`, with every trial and its outcome; `given` reads one that
+There may be none. Each is a `SweepRecord` in this folder, with every trial and its outcome; `given` reads one that
 somebody else made.
 """
 
@@ -49,7 +49,7 @@ class Tuned:
 
 def sweeps(folder: Traversable | None = None) -> Iterator[SweepRecord]:
     """Every sweep in the folder, in the order of their names; an `InputError` names one that cannot be read."""
-    folder = files("isotherm.lab") / "recorded" if folder is None else folder
+    folder = files(__name__) if folder is None else folder
     if not folder.is_dir():
         return
     for path in sorted(folder.iterdir(), key=lambda path: path.name):
@@ -88,7 +88,7 @@ def loss_of(outcome: Outcome) -> float:
 
 
 def tuned(outcomes: Sequence[Outcome]) -> list[Tuned]:
-    """Outcomes that differ in seed and learning rate alone, brought together: each setting at its best learning rate."""
+    """Group outcomes that differ only in seed and learning rate, and keep the best learning rate of each group."""
     found: dict[Trial, dict[float, list[Outcome]]] = {}
     for outcome in outcomes:
         setting = replace(outcome.trial, seed=0, lr=1.0)
