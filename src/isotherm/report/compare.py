@@ -10,7 +10,7 @@ from rich.text import Text as Styled
 from isotherm.language import Language, Text
 from isotherm.printable import printable
 from isotherm.record import State
-from isotherm.report import digits, glyphs, words
+from isotherm.report import digits, vocabulary
 from isotherm.report.changes import Change, ComparedFinding, CompareRecord, LayerChange, compare
 from isotherm.report.markdown import escaped, markdown_table
 
@@ -108,9 +108,9 @@ def _parts(record: CompareRecord) -> Iterator[bool]:
 def _finding_line(found: ComparedFinding, language: Language) -> str:
     finding = found.finding
     return _FINDING.format(
-        glyph=glyphs.SEVERITY_GLYPHS[finding.severity],
+        glyph=vocabulary.SEVERITY_GLYPHS[finding.severity],
         code=printable(finding.code, 60),
-        place=words.place(finding.layer, finding.head),
+        place=vocabulary.place(finding.layer, finding.head),
         message=printable(finding.message.to(language), 300),
     ).to(language)
 
@@ -128,7 +128,7 @@ def _flip_lines(record: CompareRecord, language: Language) -> list[str]:
 
 
 def _state(state: State) -> Text:
-    name, glyph = words.STATES[state], glyphs.STATE_GLYPHS[state]
+    name, glyph = vocabulary.STATES[state], vocabulary.STATE_GLYPHS[state]
     return Text(f"{glyph} {name.en}", f"{glyph} {name.zh}")
 
 

@@ -11,7 +11,8 @@ from typing import Any
 from isotherm.language import Language, current
 from isotherm.printable import printable
 from isotherm.record import CheckRecord
-from isotherm.report import glyphs, shell, words
+from isotherm.report import shell, vocabulary
+from isotherm.report.draw import palette
 from isotherm.report.files import write_atomically
 from isotherm.report.page_words import PAGE
 from isotherm.report.payload import ALPHABET, payload, size_of
@@ -39,7 +40,7 @@ def to_html(record: CheckRecord, language: Language | None = None) -> str:
     fixed = _vocabulary() | {"language": opening}
     empty = shell.fill(
         "page/page.html",
-        style="\n".join(shell.asset(f"page/{name}") for name in _STYLES),
+        style="\n".join([*(shell.asset(f"page/{name}") for name in _STYLES), palette.page_style()]),
         script=shell.script([shell.asset(f"page/{name}") for name in _SCRIPTS]),
         title=title,
         language=opening,
@@ -66,8 +67,12 @@ def _embedded(data: dict[str, Any]) -> str:
 def _vocabulary() -> dict[str, Any]:
     """Words, signs and colours: defined in Python, once, for every view."""
     states = {
-        state: {"glyph": glyphs.STATE_GLYPHS[state], "colour": glyphs.STATE_COLOURS[state], "name": [text.en, text.zh]}
-        for state, text in words.STATES.items()
+        state: {
+            "glyph": vocabulary.STATE_GLYPHS[state],
+            "colour": palette.STATE_COLOURS[state],
+            "name": [text.en, text.zh],
+        }
+        for state, text in vocabulary.STATES.items()
     }
     statistics = [
         {
@@ -77,17 +82,20 @@ def _vocabulary() -> dict[str, Any]:
             "sharp_high": it.sharp_high,
             "unit_interval": it.unit_interval,
         }
-        for it in words.STATISTICS
+        for it in vocabulary.STATISTICS
     ]
     severities = {
-        severity: {"glyph": glyphs.SEVERITY_GLYPHS[severity], "name": [text.en, text.zh]}
-        for severity, text in words.SEVERITIES.items()
+        severity: {"glyph": vocabulary.SEVERITY_GLYPHS[severity], "name": [text.en, text.zh]}
+        for severity, text in vocabulary.SEVERITIES.items()
     }
     return {
         "words": {key: [text.en, text.zh] for key, text in PAGE.items()},
         "state_kinds": states,
         "statistics": statistics,
         "severities": severities,
-        "ramp": glyphs.RAMP,
+        "ramp": palette.RAMP,
+        "dashes": palette.DASHES,
+        "colours": len(palette.SERIES["light"]),
+        "ink": [palette.ON_PALE, palette.ON_DEEP],
         "alphabet": ALPHABET,
     }

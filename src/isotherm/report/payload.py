@@ -14,7 +14,7 @@ from typing import Any
 from isotherm.language import Text
 from isotherm.printable import printable
 from isotherm.record import CheckRecord, HeadStats, Layer, Spread, WhatIfLayer
-from isotherm.report import glyphs, summary, words
+from isotherm.report import summary, vocabulary
 from isotherm.report.digits import compact
 from isotherm.report.summary import LayerSummary
 
@@ -203,7 +203,7 @@ def _what_if(record: CheckRecord, texts: Texts, shown: set[int], room: int) -> l
         room -= size_of(curve)
         rules.append(
             {
-                "rule": texts.add(words.rule_name(what_if.rule), 60),
+                "rule": texts.add(vocabulary.rule_name(what_if.rule), 60),
                 "as_is": what_if.rule == "as is",
                 "medians": [compact(value) for value in medians],
                 "curve": curve if room > 0 else [],
@@ -232,7 +232,7 @@ def columns_of(heads: Sequence[HeadStats]) -> dict[str, Any]:
         "sink": [head.sink for head in heads],
         "n_eff": [head.n_eff.p50 for head in heads],
     }
-    states = list(glyphs.STATE_GLYPHS)
+    states = list(vocabulary.STATE_GLYPHS)
     columns: dict[str, Any] = {"state": "".join(str(states.index(head.state)) for head in heads)}
     for name in COLUMNS:
         columns[name] = pack(values[name]) if len(heads) > MANY_HEADS else [compact(value) for value in values[name]]

@@ -8,7 +8,7 @@ from statistics import median
 
 from isotherm.language import Text
 from isotherm.record import CheckRecord, Finding, HeadStats, Layer, Severity, State, WhatIf
-from isotherm.report import words
+from isotherm.report import vocabulary
 from isotherm.theory import freezing_threshold
 
 SEVERITY_ORDER: tuple[Severity, ...] = ("error", "warning", "note")
@@ -106,15 +106,15 @@ def severity_counts(record: CheckRecord) -> dict[Severity, int]:
 def state_counts(record: CheckRecord) -> dict[State, int]:
     """How many heads are in each state, zeros included."""
     counted = Counter(head.state for layer in record.layers for head in layer.head_stats)
-    return {state: counted[state] for state in words.STATES}
+    return {state: counted[state] for state in vocabulary.STATES}
 
 
 def verdict(record: CheckRecord) -> Text:
     """The whole check-up in one line."""
     if not record.layers:
-        return words.NOT_SEEN
-    counts = [words.counted(severity, n) for severity, n in severity_counts(record).items() if n]
-    return words.joined(counts) if counts else words.HEALTHY
+        return vocabulary.NOT_SEEN
+    counts = [vocabulary.counted(severity, n) for severity, n in severity_counts(record).items() if n]
+    return vocabulary.joined(counts) if counts else vocabulary.HEALTHY
 
 
 def verdict_severity(record: CheckRecord) -> Severity | None:
@@ -128,8 +128,10 @@ def how_got(record: CheckRecord) -> Text:
     if labels == {"sampled"}:
         heads = [head for layer in record.layers for head in layer.head_stats]
         interval = max((head.entropy_interval or 0.0 for head in heads), default=0.0)
-        return words.SAMPLED.format(rows=heads[0].rows, total=heads[0].rows_total or heads[0].rows, interval=interval)
-    return words.MIXED if "sampled" in labels else words.EXACT
+        return vocabulary.SAMPLED.format(
+            rows=heads[0].rows, total=heads[0].rows_total or heads[0].rows, interval=interval
+        )
+    return vocabulary.MIXED if "sampled" in labels else vocabulary.EXACT
 
 
 def widest(record: CheckRecord) -> int:

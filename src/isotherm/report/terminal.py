@@ -12,7 +12,7 @@ from rich.text import Text as Styled
 from isotherm.language import Language, Text
 from isotherm.printable import printable
 from isotherm.record import CheckRecord, Finding
-from isotherm.report import digits, glyphs, summary, words
+from isotherm.report import digits, summary, vocabulary
 from isotherm.report.terminal_heads import heads_picture
 from isotherm.report.terminal_tables import comparison_lines, layer_table, what_if_table
 
@@ -95,7 +95,7 @@ def _title(record: CheckRecord, console: Console, language: Language) -> None:
 
 
 def _sign(severity: str) -> tuple[str, str]:
-    return glyphs.SEVERITY_GLYPHS[severity], glyphs.SEVERITY_STYLES[severity]  # type: ignore[index]
+    return vocabulary.SEVERITY_GLYPHS[severity], vocabulary.SEVERITY_STYLES[severity]  # type: ignore[index]
 
 
 def _section(console: Console, title: str, note: str | None = None) -> None:
@@ -124,7 +124,7 @@ def _group(findings: list[Finding], console: Console, language: Language) -> Non
     """Findings alike, one after another: what to do about them is said once."""
     for finding in findings:
         glyph, style = _sign(finding.severity)
-        place = words.place(finding.layer, finding.head).to(language)
+        place = vocabulary.place(finding.layer, finding.head).to(language)
         code = printable(finding.code, 40)
         console.print(Styled.assemble((f"{glyph} ", style), (code, "bold"), (f"  {place}", "dim")))
         _indented(console, Styled(printable(finding.message.to(language), 600)))
@@ -140,7 +140,7 @@ def _advice(record: CheckRecord, console: Console, language: Language) -> None:
         return
     _section(console, _ADVICE.to(language))
     for layer, advice in advised[:FEW_FINDINGS]:
-        where = words.place(layer.index, None)
+        where = vocabulary.place(layer.index, None)
         factor = _FACTOR.format(
             place=Text(where.en.capitalize(), where.zh),
             spread=digits.number(advice.spread),

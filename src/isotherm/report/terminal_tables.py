@@ -8,7 +8,9 @@ from rich.text import Text as Styled
 from isotherm.language import Language, Text
 from isotherm.printable import printable
 from isotherm.record import CheckRecord, ScaleAudit
-from isotherm.report import digits, glyphs, summary, words
+from isotherm.report import digits, summary, vocabulary
+from isotherm.report.draw import palette
+from isotherm.report.draw.terminal import bar
 from isotherm.report.summary import LayerSummary
 
 _COLUMNS = (
@@ -62,9 +64,7 @@ def layer_table(lines: list[LayerSummary], language: Language) -> Table:
         spread = Styled(digits.number(line.sigma))
         if line.sigma is not None and line.critical is not None and line.sigma > line.critical:
             spread.stylize("bold red")
-        bar = Styled(
-            glyphs.bar(line.gate_p50, 4), style="" if line.gate_p50 is None else glyphs.ramp_colour(line.gate_p50)
-        )
+        gate = "" if line.gate_p50 is None else palette.ramp_colour(line.gate_p50)
         table.add_row(
             str(line.layer.index),
             digits.number(scale.passed),
@@ -76,7 +76,7 @@ def layer_table(lines: list[LayerSummary], language: Language) -> Table:
             digits.number(line.entropy_fraction, 2),
             digits.number(line.gate_p10, 2),
             digits.number(line.gate_p50, 2),
-            bar,
+            Styled(bar(line.gate_p50, 4), style=gate),
             digits.number(line.max_logit),
         )
     return table
@@ -97,7 +97,7 @@ def what_if_table(record: CheckRecord, language: Language) -> Table:
     for what_if in record.what_if:
         line = summary.rule_summary(what_if)
         table.add_row(
-            Styled(printable(words.rule_name(line.rule).to(language), 40)),
+            Styled(printable(vocabulary.rule_name(line.rule).to(language), 40)),
             digits.number(line.entropy_fraction),
             digits.number(line.gate_p50, 2),
             digits.number(line.gate_p10, 2),
@@ -114,7 +114,7 @@ def comparison_lines(record: CheckRecord, language: Language) -> Iterator[Styled
         sentence = (_AGREE if comparison.agree else _DISAGREE).format(
             first=first,
             second=second,
-            place=words.place(comparison.layer, None),
+            place=vocabulary.place(comparison.layer, None),
             statistic=printable(comparison.statistic, 40),
             difference=digits.number(comparison.difference, 2),
             tolerance=digits.number(comparison.tolerance, 2),

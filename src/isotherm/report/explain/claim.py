@@ -5,10 +5,10 @@ from string import ascii_lowercase
 
 from isotherm.language import Text
 from isotherm.record import Figure, Heatmap, Measured, Timed
-from isotherm.report.explain import curves, heat, mathml, svg, words
+from isotherm.report.draw import svg
+from isotherm.report.explain import mathml, words
 from isotherm.report.explain.book import drawings
-from isotherm.report.explain.markup import Html, both, join, tag
-from isotherm.report.explain.series import is_paired, series
+from isotherm.report.markup import Html, both, join, tag
 
 FEW = 12
 """Numbers shown at once; the rest unfold."""
@@ -29,7 +29,7 @@ def article(timed: Timed, number: str) -> Html:
         _statement(timed),
         _answer(timed),
         *(_picture(heatmap, next(labels)) for heatmap in record.heatmaps[:1]),
-        *_smaller(record.heatmaps[1:], labels),
+        *_side_by_side([_picture(heatmap, next(labels), small=True) for heatmap in record.heatmaps[1:]]),
         _beside(timed, labels),
         *tables,
         id=record.id,
@@ -76,54 +76,35 @@ def _beside(timed: Timed, labels: Iterator[str]) -> Html:
             tag("li", both(step.sentence, "p"), _formula(step.math) if step.math else None) for step in record.steps
         ]
         theory += [tag("h4", both(words.DERIVATION)), tag("ol", *steps, class_="steps")]
-    figures = [_figure(figure, next(labels)) for figure in (*record.figures, *timed.timing_figures)]
+    figures = [_picture(figure, next(labels)) for figure in (*record.figures, *timed.timing_figures)]
     if not figures:
         return tag("div", tag("div", *theory, class_="theory"), class_="two alone")
-    side, below = figures[:2] if record.steps else figures[:1], figures[2:] if record.steps else figures[1:]
-    first = tag("div", tag("div", *theory, class_="theory"), tag("div", *side, class_="shown"), class_="two")
-    return join(first, tag("div", *below, class_="two drawn")) if below else first
+    beside = 2 if record.steps else 1
+    shown = tag("div", *figures[:beside], class_="shown")
+    return join(tag("div", tag("div", *theory, class_="theory"), shown, class_="two"), *_side_by_side(figures[beside:]))
+
+
+def _side_by_side(pictures: list[Html]) -> list[Html]:
+    return [tag("div", *pictures, class_="two drawn")] if pictures else []
 
 
 def _formula(math: str) -> Html:
     return tag("div", Html(mathml.to_html(math)), class_="formula")
 
 
-def _figure(figure: Figure, number: str) -> Html:
-    key = [(svg.swatch(look, figure.bars), look.name) for look in series(figure) if look.name is not None]
-    if is_paired(figure):
-        key.append((svg.paired_sign(), words.PREDICTED))
+def _picture(picture: Figure | Heatmap, number: str, *, small: bool = False) -> Html:
+    """A picture with its legend and caption: the first heat map of a claim takes the whole width."""
     items = [
         tag("li", tag("svg", sign, viewBox="0 0 28 14", aria_hidden="true"), tag("span", both(name)))
-        for sign, name in key
+        for sign, name in svg.signs(picture)
     ]
-    caption = tag(
-        "figcaption", tag("b", both(words.FIGURE.format(n=number))), both(figure.caption), id=f"{figure.id}-caption"
-    )
-    return tag("figure", curves.draw(figure), tag("ul", *items, class_="key-list"), caption, id=f"figure-{figure.id}")
-
-
-def _sign(drawing: Html) -> Html:
-    return tag("svg", drawing, viewBox="0 0 28 14", aria_hidden="true")
-
-
-def _smaller(heatmaps: tuple[Heatmap, ...], labels: Iterator[str]) -> list[Html]:
-    """Further heat maps, two by two."""
-    pictures = [_picture(heatmap, next(labels), heat.NARROW) for heatmap in heatmaps]
-    return [tag("div", *pictures, class_="two drawn")] if pictures else []
-
-
-def _picture(heatmap: Heatmap, number: str, width: int = heat.WIDTH) -> Html:
-    """A heat map: the first of a claim takes the whole width."""
-    key = None
-    if heatmap.boundary is not None:
-        key = tag("ul", tag("li", _sign(heat.sign()), tag("span", both(heatmap.boundary.name))), class_="key-list")
-    name = f"{heatmap.id}-caption"
-    caption = tag("figcaption", tag("b", both(words.FIGURE.format(n=number))), both(heatmap.caption), id=name)
-    drawing = tag(
-        "div", heat.draw(heatmap, width=width), class_="scroll", tabindex="0", role="region", aria_labelledby=name
-    )
-    kind = "picture" if width == heat.WIDTH else "picture small"
-    return tag("figure", drawing, key, caption, class_=kind, id=f"figure-{heatmap.id}")
+    key = tag("ul", *items, class_="key-list") if items else None
+    name, drawing, kind = f"{picture.id}-caption", svg.draw(picture, small=small), None
+    if isinstance(picture, Heatmap):
+        drawing = tag("div", drawing, class_="scroll", tabindex="0", role="region", aria_labelledby=name)
+        kind = "picture small" if small else "picture"
+    caption = tag("figcaption", tag("b", both(words.FIGURE.format(n=number))), both(picture.caption), id=name)
+    return tag("figure", drawing, key, caption, class_=kind, id=f"figure-{picture.id}")
 
 
 def _numbers(timed: Timed, measured: tuple[Measured, ...]) -> Html | None:

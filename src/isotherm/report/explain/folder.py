@@ -12,8 +12,9 @@ from pathlib import Path
 from tempfile import mkdtemp
 
 from isotherm.language import LANGUAGES, Language, Text
-from isotherm.record import Heatmap, Timed, to_plain
-from isotherm.report.explain import curves, heat, page, png
+from isotherm.record import Timed, to_plain
+from isotherm.report.draw import png, svg
+from isotherm.report.explain import page
 from isotherm.report.explain.book import Book, drawings
 from isotherm.report.files import write_atomically, write_error
 
@@ -66,10 +67,9 @@ def _fill(book: Book, stage: Path, language: Language, tell: Callable[[float], o
         write_atomically(stage / "records" / f"{timed.record.id}.json", text + "\n")
         for picture in drawings(timed):
             for each in LANGUAGES:
-                drawing = heat.draw(picture, each) if isinstance(picture, Heatmap) else curves.draw(picture, each)
-                write_atomically(stage / "figures" / f"{picture.id}.{each}.svg", f"{drawing}\n")
+                write_atomically(stage / "figures" / f"{picture.id}.{each}.svg", f"{svg.draw(picture, each)}\n")
             if obstacle is None:
-                png.write(picture, stage / "figures" / f"{picture.id}.png", language)
+                png.write([picture], stage / "figures" / f"{picture.id}.png", language)
         tell((done + 1) / len(claims))
     for each in LANGUAGES:
         write_atomically(stage / f"captions.{each}.txt", "".join(_captions(claims, each)))

@@ -3,7 +3,7 @@
 from isotherm.language import Text
 from isotherm.report.explain import words
 from isotherm.report.explain.book import Book
-from isotherm.report.explain.markup import Html, both, join, tag
+from isotherm.report.markup import Html, both, join, tag
 
 
 def errata(book: Book) -> Html:

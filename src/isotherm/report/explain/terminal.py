@@ -13,7 +13,8 @@ from isotherm.language import Language, Text
 from isotherm.printable import printable
 from isotherm.record import Measured, Timed, Verdict
 from isotherm.report.digits import NOTHING
-from isotherm.report.explain import mathml, plot, words
+from isotherm.report.draw import terminal as drawing
+from isotherm.report.explain import mathml, words
 from isotherm.report.explain.book import Book, drawings, numbers
 
 WIDEST = 96
@@ -57,7 +58,7 @@ def _claim(timed: Timed, console: Console, language: Language, derive: bool) -> 
     pictures = drawings(timed)
     if pictures:
         console.print()
-        for line in plot.draw(pictures[0], language, width - 4):
+        for line in drawing.draw(pictures[0], language, width - 4):
             console.print(Padding(line, (0, 0, 0, 2), expand=False), no_wrap=True, crop=True)
     if measured := numbers(timed):
         console.print()

@@ -5,6 +5,7 @@ from typing import Final
 from isotherm.language import Text
 from isotherm.record import Measured, Verdict
 from isotherm.report import digits
+from isotherm.report.draw.series import SOURCES
 
 VERDICTS: Final[dict[Verdict, Text]] = {
     "confirmed": Text("confirmed", "成立"),
@@ -59,10 +60,10 @@ FROM: Final = Text("from {names}", "出自{names}")
 BEYOND: Final = Text("beyond the documents", "文档之外")
 NUMBERS: Final = Text("The numbers", "数据")
 QUANTITY: Final = Text("quantity", "量")
-MEASURED: Final = Text("measured", "实测")
+MEASURED: Final = SOURCES["measured"]
 INTERVAL: Final = Text("95 % interval", "95 % 区间")
-PREDICTED: Final = Text("predicted", "理论预测")
-IN_DOCUMENT: Final = Text("document", "文档")
+PREDICTED: Final = SOURCES["predicted"]
+IN_DOCUMENT: Final = SOURCES["document"]
 HOLDS: Final = Text("holds", "成立")
 YES: Final = Text("yes", "是")
 NO: Final = Text("no", "否")

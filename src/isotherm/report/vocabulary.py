@@ -1,4 +1,4 @@
-"""The words that every view shares, in both languages: states, severities, statistics, sections."""
+"""The words and signs that every view of a check-up shares: states, severities, statistics, verdicts."""
 
 from dataclasses import dataclass
 from typing import Final
@@ -14,11 +14,21 @@ STATES: Final[dict[State, Text]] = {
     "invalid": Text("invalid", "无效"),
     "empty": Text("empty", "空"),
 }
+STATE_GLYPHS: Final[dict[State, str]] = {
+    "balanced": "●",
+    "saturated": "▲",
+    "diffuse": "≈",
+    "sink": "◆",
+    "invalid": "✖",
+    "empty": "·",
+}
 SEVERITIES: Final[dict[Severity, Text]] = {
     "error": Text("error", "错误"),
     "warning": Text("warning", "警告"),
     "note": Text("note", "提示"),
 }
+SEVERITY_GLYPHS: Final[dict[Severity, str]] = {"error": "✖", "warning": "▲", "note": "•"}
+SEVERITY_STYLES: Final[dict[Severity, str]] = {"error": "bold red", "warning": "bold yellow", "note": "bold cyan"}
 _COUNTED: Final[dict[Severity, tuple[Text, Text]]] = {
     "error": (Text("1 error", "1 个错误"), Text("{n} errors", "{n} 个错误")),
     "warning": (Text("1 warning", "1 个警告"), Text("{n} warnings", "{n} 个警告")),
@@ -28,9 +38,9 @@ _COUNTED: Final[dict[Severity, tuple[Text, Text]]] = {
 
 @dataclass(frozen=True)
 class Statistic:
-    """One statistic of a head as the pictures show it.
+    """One statistic of a head.
 
-    `sharp_high` says that a large value is a sharp softmax, so that the ramp runs the other way; `unit_interval` that it
+    `sharp_high`: a large value means a sharp softmax, so the colour ramp is reversed. `unit_interval`: the statistic
     lies in [0, 1] by definition.
     """
 
