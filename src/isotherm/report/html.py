@@ -29,29 +29,30 @@ _SCRIPTS = (
     "downloads.js",
     "main.js",
 )
-_STYLES = ("page.css", "parts.css", "print.css")
 _ESCAPES = {ord(letter): f"\\u{ord(letter):04x}" for letter in "<>&\u2028\u2029"}
 
 
 def to_html(record: CheckRecord, language: Language | None = None) -> str:
     """The page as text; it opens in `language` and can be switched to the other."""
     opening = language or current()
-    title = f"{printable(record.model.name, 80)} · isotherm"
     fixed = _vocabulary() | {"language": opening}
-    empty = shell.fill(
-        "page/page.html",
-        style="\n".join([*(shell.asset(f"page/{name}") for name in _STYLES), palette.page_style()]),
-        script=shell.script([shell.asset(f"page/{name}") for name in _SCRIPTS]),
-        title=title,
-        language=opening,
-    )
-    room = LIMIT - len(empty.encode()) - size_of(fixed) - 4000
+    room = LIMIT - len(_page(record, "", opening).encode()) - size_of(fixed) - 4000
     for _ in range(12):
-        page = empty.replace(shell.MARK, _embedded(fixed | payload(record, room)))
+        page = _page(record, _embedded(fixed | payload(record, room)), opening)
         if len(page.encode()) <= LIMIT:
             break
         room = room * 3 // 4
     return page
+
+
+def _page(record: CheckRecord, data: str, opening: Language) -> str:
+    return shell.fill(
+        shell.asset("check.html").replace("%%data%%", data),
+        scripts=_SCRIPTS,
+        wait=True,
+        title=f"{printable(record.model.name, 80)} · isotherm",
+        language=opening,
+    )
 
 
 def write_html(record: CheckRecord, path: str | PathLike[str], language: Language | None = None) -> None:

@@ -3,7 +3,6 @@
 from collections.abc import Iterator
 from string import ascii_lowercase
 
-from isotherm.language import Text
 from isotherm.record import Figure, Heatmap, Measured, Timed
 from isotherm.report.draw import svg
 from isotherm.report.explain import mathml, words
@@ -108,47 +107,33 @@ def _picture(picture: Figure | Heatmap, number: str, *, small: bool = False) -> 
 
 
 def _numbers(timed: Timed, measured: tuple[Measured, ...]) -> Html | None:
-    """Measured beside predicted beside the document's; columns without a number are left out."""
+    """Measured beside predicted beside the document's numbers; those past the first few unfold."""
     if not measured:
         return None
-    columns = {
-        "interval": any(it.low is not None for it in measured),
-        "predicted": any(it.predicted is not None for it in measured),
-        "document": any(it.document is not None for it in measured),
-        "holds": any(it.holds is not None for it in measured),
-    }
-    rows = [_row(it, columns) for it in measured]
-    label = words.TABLE_LABEL.format(title=timed.record.title)
-    first = _table(rows[:FEW], columns, label)
-    if len(rows) <= FEW:
+    first = _table(timed, measured, measured[:FEW])
+    if len(measured) <= FEW:
         return tag("div", first, class_="numbers")
-    more = tag("summary", both(words.MORE_NUMBERS.format(n=len(rows) - FEW)))
-    return tag("div", first, tag("details", more, _table(rows[FEW:], columns, label)), class_="numbers")
+    more = tag("summary", both(words.MORE_NUMBERS.format(n=len(measured) - FEW)))
+    return tag("div", first, tag("details", more, _table(timed, measured, measured[FEW:])), class_="numbers")
 
 
-def _table(rows: list[Html], columns: dict[str, bool], label: Text) -> Html:
-    names = {"interval": words.INTERVAL, "predicted": words.PREDICTED, "document": words.IN_DOCUMENT}
-    heads = [tag("th", both(words.MEASURED), scope="col", class_="number")]
-    heads += [tag("th", both(name), scope="col", class_="number") for key, name in names.items() if columns[key]]
-    if columns["holds"]:
-        heads.append(tag("th", both(words.HOLDS), scope="col", class_="held"))
+def _table(timed: Timed, measured: tuple[Measured, ...], part: tuple[Measured, ...]) -> Html:
+    columns, judged = words.columns(measured), any(it.holds is not None for it in measured)
+    heads = [tag("th", both(name), scope="col", class_="number") for name in columns.values()]
+    heads += [tag("th", both(words.HOLDS), scope="col", class_="held")] if judged else []
+    rows = []
+    for it in part:
+        cells = []
+        for field in columns:
+            exact = None if field == "low" else getattr(it, field)
+            kind = "number ours" if field == "value" else "number"
+            title = None if exact is None else repr(exact)
+            cells.append(tag("td", words.cell(it, field), class_=kind, title=title))
+        cells += [tag("td", _held(it.holds), class_="held")] if judged else []
+        rows.append(tag("tr", tag("th", both(it.name), scope="row"), *cells))
     head = tag("thead", tag("tr", tag("th", both(words.QUANTITY), scope="col"), *heads))
-    caption = tag("caption", both(label), class_="unseen")
+    caption = tag("caption", both(words.TABLE_LABEL.format(title=timed.record.title)), class_="unseen")
     return tag("div", tag("table", caption, head, tag("tbody", *rows)), class_="scroll", tabindex="0")
-
-
-def _row(it: Measured, columns: dict[str, bool]) -> Html:
-    cells = [tag("td", words.number(it.value), class_="number ours", title=repr(it.value))]
-    if columns["interval"]:
-        cells.append(tag("td", words.interval(it), class_="number"))
-    cells += [
-        tag("td", words.number(value), class_="number", title=None if value is None else repr(value))
-        for key, value in (("predicted", it.predicted), ("document", it.document))
-        if columns[key]
-    ]
-    if columns["holds"]:
-        cells.append(tag("td", _held(it.holds), class_="held"))
-    return tag("tr", tag("th", both(it.name), scope="row"), *cells)
 
 
 def _held(holds: bool | None) -> Html | None:

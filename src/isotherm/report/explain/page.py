@@ -7,7 +7,7 @@ from os import PathLike
 
 from isotherm.language import Language, current
 from isotherm.report import shell
-from isotherm.report.draw import heatmap, palette
+from isotherm.report.draw import heatmap
 from isotherm.report.explain import words
 from isotherm.report.explain.book import Book, Chapter
 from isotherm.report.explain.claim import article
@@ -21,14 +21,12 @@ LIMIT = 2_000_000
 def to_html(book: Book, language: Language | None = None) -> str:
     """The page as text; it opens in `language` and can be switched to the other."""
     opening = language or current()
-    styles = ("page/page.css", "page/parts.css", "page/explain.css", "page/print.css")
     return shell.fill(
-        "page/explain.html",
-        style="\n".join([*map(shell.asset, styles), palette.page_style()]),
-        script=shell.script([shell.asset("page/explain.js")]),
+        _body(book, opening),
+        styles=["explain.css"],
+        scripts=["explain.js"],
         title=words.PAGE_TITLE.to(opening),
         language="zh-CN" if opening == "zh" else "en",
-        body=_body(book, opening),
     )
 
 

@@ -16,12 +16,12 @@ from isotherm.report.digits import NOTHING
 from isotherm.report.draw import terminal as drawing
 from isotherm.report.explain import mathml, words
 from isotherm.report.explain.book import Book, drawings, numbers
+from isotherm.report.layout import indented, table
 
 WIDEST = 96
 FEW = 8
 _MORE = Text("… and {n} more numbers: --json or --out has all", "…… 另有 {n} 个数：见 --json 或 --out")
 _SUMMARY = Text("Summary", "总览")
-_TOTAL = Text("{counts} · {errata}", "{counts} · {errata}")
 
 
 def show(book: Book, console: Console, language: Language, *, derive: bool = False) -> None:
@@ -87,25 +87,13 @@ def _claim(timed: Timed, console: Console, language: Language, derive: bool) -> 
 def _numbers(measured: tuple[Measured, ...], language: Language) -> Table:
     """Our numbers, theory's and the document's; those that the claim stands on first."""
     ordered = sorted(measured, key=lambda it: (it.document is None, it.holds is None, it.predicted is None))[:FEW]
-    columns = {
-        words.INTERVAL: any(it.low is not None for it in ordered),
-        words.PREDICTED: any(it.predicted is not None for it in ordered),
-        words.IN_DOCUMENT: any(it.document is not None for it in ordered),
-    }
-    table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False)
-    table.add_column(words.QUANTITY.to(language), header_style="dim", overflow="fold")
-    table.add_column(words.MEASURED.to(language), justify="right", header_style="dim", no_wrap=True)
-    for name, shown in columns.items():
-        if shown:
-            table.add_column(name.to(language), justify="right", header_style="dim", no_wrap=True)
-    table.add_column("", no_wrap=True)
+    columns = words.columns(ordered)
+    made = table([words.QUANTITY, *columns.values(), Text("", "")], language, left={0})
+    made.columns[0].overflow = "fold"
     for it in [number for number in measured if number in ordered]:
-        cells = [words.interval(it), words.number(it.predicted), words.number(it.document)]
-        kept = [cell for cell, shown in zip(cells, columns.values(), strict=True) if shown]
-        table.add_row(
-            Styled(_plain(it.name, language)), Styled(words.number(it.value), style="bold"), *kept, _held(it.holds)
-        )
-    return table
+        cells = [Styled(words.cell(it, field), style="bold" if field == "value" else "") for field in columns]
+        made.add_row(Styled(_plain(it.name, language)), *cells, _held(it.holds))
+    return made
 
 
 def _held(holds: bool | None) -> Styled:
@@ -145,5 +133,4 @@ def _plain(text: Text, language: Language) -> str:
 
 
 def _paragraph(console: Console, line: Styled, by: int = 2) -> None:
-    width = min(console.width, WIDEST)
-    console.print(Padding(line, (0, 0, 0, by), expand=False), width=width)
+    indented(console, line, by, min(console.width, WIDEST))

@@ -1,5 +1,6 @@
 """The words around the claims, in both languages; the claims bring their own."""
 
+from collections.abc import Sequence
 from typing import Final
 
 from isotherm.language import Text
@@ -45,9 +46,7 @@ LEAD: Final = Text(
     "五份文档回答了这个问题。这里把其中每一条说法都交给一个可能推翻它的实验：先写下不等式，再去测量。"
     "有些成立，有些只在一定条件下成立，有些是错的。",
 )
-TALLY: Final = Text("{n} of {total} claims {verdict}", "{total} 条论断中 {n} 条{verdict}")
 CONTENTS: Final = Text("What was asked, and what came of it", "问了什么，结果如何")
-QUESTION: Final = Text("Question", "问题")
 STATEMENT: Final = Text("The documents say", "文档的说法")
 STATEMENT_OWN: Final = Text("The statement", "命题")
 HYPOTHESIS: Final = Text("Put to the test", "检验的不等式")
@@ -81,7 +80,6 @@ ERRATA_LEAD: Final = Text(
 NO_ERRATA: Final = Text("None among the claims that were run.", "所运行的论断中没有。")
 WRONG: Final = Text("It says", "原文")
 RIGHT: Final = Text("It should read", "应为")
-SHOWN_BY: Final = Text("shown by", "见")
 METHOD: Final = Text("Method, and how to get this again", "方法与复现")
 METHOD_POINTS: Final = (
     Text(
@@ -146,6 +144,17 @@ def interval(measured: Measured) -> str:
     if measured.low is None or measured.high is None:
         return digits.NOTHING
     return f"{number(measured.low)} … {number(measured.high)}"
+
+
+def columns(measured: Sequence[Measured]) -> dict[str, Text]:
+    """The columns of a table of numbers: fields and their heads, without those that hold no number."""
+    heads = {"value": MEASURED, "low": INTERVAL, "predicted": PREDICTED, "document": IN_DOCUMENT}
+    return {field: head for field, head in heads.items() if any(getattr(it, field) is not None for it in measured)}
+
+
+def cell(measured: Measured, field: str) -> str:
+    """One cell of such a table; the field `low` stands for the whole interval."""
+    return interval(measured) if field == "low" else number(getattr(measured, field))
 
 
 def sources(names: tuple[str, ...]) -> Text:
