@@ -188,7 +188,7 @@ def test_a_terminal_shows_every_part():
     for part in (
         "The variance of q·k is d_k.",
         "from documents 000, 002",
-        "Put to the test",
+        "Tested inequality",
         "Variances add up.",
         "Var(q·k) = d_k",
     ):

@@ -72,7 +72,7 @@ def to_markdown(record: CompareRecord, language: Language) -> str:
 
 
 def moved_layers(record: CompareRecord) -> list[LayerChange]:
-    """Layers whose shown numbers differ, the largest change first, relative to the size of what changed."""
+    """Layers whose rounded numbers differ, the largest relative change first."""
     moved = [(size, line) for line in record.layers if (size := _size(line)) > 0]
     return [line for _, line in sorted(moved, key=lambda item: (-item[0], item[1].index))]
 
@@ -117,7 +117,7 @@ def _finding_line(found: ComparedFinding, language: Language) -> str:
 
 
 def _flip_lines(record: CompareRecord, language: Language) -> list[str]:
-    """Heads of a layer that went the same way share a line."""
+    """One line for all heads of a layer that changed between the same two states."""
     groups: dict[tuple[int, State, State], list[str]] = {}
     for flip in record.flips:
         groups.setdefault((flip.layer, flip.before, flip.after), []).append(str(flip.head))

@@ -1,7 +1,7 @@
-"""One HTML file with everything in it: opens from a disk, asks the network for nothing, stays under 500 kB.
+"""A check-up as one HTML file that works without a network and stays under 500 kB.
 
-The record travels as JSON in a block that no browser runs; the page's own script reads it and builds the document from
-text, never from markup. A content security policy lets only that script and style in, by their hashes.
+The record is embedded as JSON, which browsers do not run; the page's script reads it and builds the document from text,
+never from markup. A content security policy allows only this script and style, by their hashes.
 """
 
 import json
@@ -56,7 +56,7 @@ def _page(record: CheckRecord, data: str, opening: Language) -> str:
 
 
 def write_html(record: CheckRecord, path: str | PathLike[str], language: Language | None = None) -> None:
-    """Write the page: whole or not at all."""
+    """Write the page."""
     write_atomically(path, to_html(record, language))
 
 
@@ -66,7 +66,7 @@ def _embedded(data: dict[str, Any]) -> str:
 
 
 def _vocabulary() -> dict[str, Any]:
-    """Words, signs and colours: defined in Python, once, for every view."""
+    """Words, signs and colours, which the page's script takes from here."""
     states = {
         state: {
             "glyph": vocabulary.STATE_GLYPHS[state],

@@ -26,13 +26,13 @@ def indented(console: Console, line: Styled, by: int = 2, width: int | None = No
 
 
 def rest(console: Console, left: int, language: Language, by: int = 2) -> None:
-    """How many more there are, if any."""
+    """Say how many more there are, if any."""
     if left > 0:
         indented(console, Styled(MORE.format(n=left).to(language), style="dim"), by)
 
 
 def table(heads: Iterable[Text], language: Language, *, gap: int = 2, left: Collection[int] = (0,)) -> Table:
-    """A table without lines. Columns are aligned right and stay on one line, but for those of `left`."""
+    """A table without rules. Columns are aligned right and do not wrap, except those listed in `left`."""
     made = Table(box=None, padding=(0, gap, 0, 0))
     for number, head in enumerate(heads):
         made.add_column(head.to(language), header_style="dim", no_wrap=number not in left)

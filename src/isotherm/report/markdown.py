@@ -1,6 +1,6 @@
 """A check-up as a pull request's comment: the verdict, what to act on, which scales disagree, what other rules would do.
 
-Names come from someone's model: everything is escaped, so that none can make markup of its own or call a person.
+Names come from someone's model: everything is escaped, so that a name cannot become markup or mention a person.
 """
 
 import re
@@ -64,14 +64,14 @@ def escaped(text: str, limit: int = 300) -> str:
 
 
 def markdown_table(heads: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
-    """A table; the first column is aligned left, numbers are left to the renderer."""
+    """A table in Markdown."""
     titles = list(heads)
     lines = [titles, ["---"] * len(titles), *rows]
     return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
 
 
 def to_markdown(record: CheckRecord, language: Language) -> str:
-    """The summary, ending with one newline."""
+    """The comment, ending with one newline."""
     shape = _SHAPE.format(
         layers=len(record.layers),
         heads=summary.widest(record),

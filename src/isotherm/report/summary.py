@@ -41,12 +41,12 @@ class WhatIfSummary:
 
 
 def finite(values: Iterable[float | None]) -> list[float]:
-    """Those that are numbers."""
+    """The values that are finite numbers."""
     return [value for value in values if value is not None and isfinite(value)]
 
 
 def middle(values: Iterable[float | None]) -> float | None:
-    """The median of those that are numbers."""
+    """The median of the finite numbers; None where there are none."""
     numbers = finite(values)
     return median(numbers) if numbers else None
 
@@ -62,7 +62,7 @@ def critical_spread(layer: Layer) -> float | None:
 
 
 def summarise(layer: Layer) -> LayerSummary:
-    """A layer in one line; `weight` orders layers by how much they deserve a look."""
+    """A layer in one line; a larger `weight` deserves more of a look."""
     heads = layer.head_stats
     gate = middle(head.jacobian_trace.p50 for head in heads)
     return LayerSummary(
@@ -118,7 +118,7 @@ def verdict(record: CheckRecord) -> Text:
 
 
 def verdict_severity(record: CheckRecord) -> Severity | None:
-    """The gravest severity found; None where there is nothing to act on."""
+    """The most severe severity found; None where there is nothing to act on."""
     return next((severity for severity, n in severity_counts(record).items() if n), None)
 
 
@@ -151,7 +151,7 @@ def rule_summary(what_if: WhatIf) -> WhatIfSummary:
 
 
 def remarkable(record: CheckRecord) -> list[tuple[Layer, HeadStats]]:
-    """Every head, the one most worth a look first: those a finding names, then by state, then the most closed."""
+    """Every head, sorted: first those that a finding names, then by state, then by how closed the gate is."""
     named = {
         (finding.layer, finding.head): 3 - SEVERITY_ORDER.index(finding.severity) for finding in record.findings[::-1]
     }

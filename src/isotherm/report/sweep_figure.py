@@ -54,7 +54,7 @@ def _means(record: SweepRecord, block: str, name: str) -> Line:
 
 
 def _learning(record: SweepRecord, block: str, name: str) -> Line:
-    """The training loss at each step, the mean over the runs that got so far."""
+    """The training loss at each step: the mean over the runs that reached it."""
     blocks = dict(record.blocks)
     keys = set(blocks.get(block, blocks.get(name, ())))
     wanted = {cell.series: cell.settings for cell in record.cells if cell.block == block}.get(name, {})

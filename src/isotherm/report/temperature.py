@@ -29,7 +29,7 @@ VERDICT = Text(
 
 
 def show(table: TemperatureTable, console: Console) -> None:
-    """The table, its legend, and what it says in a sentence."""
+    """Print the table, its legend, and its conclusion in a sentence."""
     console.print(str(TITLE.format(n=table.n, rows=f"{table.rows_measured:,}")), style="bold", highlight=False)
     console.print(_grid(table))
     console.print(str(LEGEND.format(threshold=table.threshold)), style="dim", highlight=False)

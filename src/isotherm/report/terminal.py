@@ -1,6 +1,6 @@
 """A check-up at a glance, in a terminal: what to act on first, then the picture, then the numbers behind it.
 
-Made for 80 columns, both languages, colour or none: every colour has a sign beside it.
+It fits 80 columns and needs no colour: every colour has a sign beside it.
 """
 
 from collections.abc import Iterator
@@ -16,9 +16,9 @@ from isotherm.record import CheckRecord, Finding, ScaleAudit
 from isotherm.report import digits, summary, vocabulary
 from isotherm.report.draw import palette
 from isotherm.report.draw.terminal import bar
+from isotherm.report.head_map import head_map
 from isotherm.report.layout import heading, indented, rest, table
 from isotherm.report.summary import LayerSummary
-from isotherm.report.terminal_heads import heads_picture
 
 FEW_LAYERS = 24
 FEW_FINDINGS = 12
@@ -93,7 +93,7 @@ def show(record: CheckRecord, console: Console, language: Language) -> None:
         hidden = len(record.layers) - len(lines)
         note = _WORST_ONLY.format(shown=len(lines), hidden=hidden) if hidden else None
         heading(console, _HEADS, language, note)
-        console.print(heads_picture(record, lines, language, console))
+        console.print(head_map(record, lines, language, console))
         heading(console, _LAYERS, language, note)
         console.print(_layer_table(lines, language))
     if record.what_if:
@@ -147,7 +147,7 @@ def _findings(record: CheckRecord, console: Console, language: Language) -> None
 
 
 def _group(findings: list[Finding], console: Console, language: Language) -> None:
-    """Findings alike, one after another: what to do about them is said once."""
+    """Findings that share their advice, which is printed once."""
     for finding in findings:
         glyph, style = _sign(finding.severity)
         place = vocabulary.place(finding.layer, finding.head).to(language)
@@ -198,7 +198,7 @@ def _rest(record: CheckRecord, console: Console, language: Language) -> None:
 
 
 def _layer_table(lines: list[LayerSummary], language: Language) -> Table:
-    """One line per layer: the scale in force, the spread it makes, and what the softmax does with it."""
+    """One line per layer: its scale, the spread of its logits, and entropy and gate of its rows."""
     made = table(_COLUMNS, language, gap=1, left={4, 10})
     made.caption, made.caption_justify, made.caption_style = _NOTE.to(language), "left", "dim"
     for line in lines:
@@ -225,7 +225,7 @@ def _layer_table(lines: list[LayerSummary], language: Language) -> Table:
 
 
 def _agreement(scale: ScaleAudit) -> Styled:
-    """✓, ✗, or ? where one of the two sides could not be had."""
+    """✓, ✗, or ? where the declared or the effective scale is unknown."""
     if scale.agrees is None:
         return Styled("?", style="yellow")
     return Styled("✓", style="green") if scale.agrees else Styled("✗", style="bold red")
@@ -248,7 +248,7 @@ def _what_if_table(record: CheckRecord, language: Language) -> Table:
 
 
 def _comparison_lines(record: CheckRecord, language: Language) -> Iterator[Styled]:
-    """Two implementations a line: do they agree, and if not, where."""
+    """One line per pair of implementations: whether they agree and, if not, where."""
     for comparison in record.comparisons:
         first, second = (printable(name, 30) for name in comparison.implementations)
         sentence = (_AGREE if comparison.agree else _DISAGREE).format(

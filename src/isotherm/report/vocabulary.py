@@ -66,7 +66,7 @@ STATISTICS: Final[tuple[Statistic, ...]] = (
         "gate_p10",
         Text("Gradient gate, 10th percentile", "梯度闸门，第 10 百分位"),
         Text(
-            "One row in ten is more closed than this. Collapse shows here first, while the mean still looks well.",
+            "One row in ten is more closed than this. Collapse shows here first, while the mean still looks healthy.",
             "每十行有一行比此值更闭合。均值尚好时，坍缩最先在此显现。",
         ),
         sharp_high=False,
@@ -140,7 +140,7 @@ def counted(severity: Severity, n: int) -> Text:
 
 
 def joined(texts: list[Text]) -> Text:
-    """A list in one sentence."""
+    """Texts joined by commas."""
     return Text(", ".join(text.en for text in texts), "，".join(text.zh for text in texts))
 
 
@@ -154,5 +154,5 @@ def place(layer: int | None, head: int | None) -> Text:
 
 
 def rule_name(rule: str) -> Text:
-    """A rule as `isotherm rules` calls it; only «as is» is a word to translate."""
+    """A rule by the name of `isotherm rules`; only «as is» is translated."""
     return AS_IS if rule == "as is" else Text(rule, rule)

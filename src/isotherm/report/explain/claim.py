@@ -14,7 +14,7 @@ FEW = 12
 
 
 def article(timed: Timed, number: str) -> Html:
-    """The whole claim."""
+    """The claim as an `<article>`; `number` is its number on the page."""
     record = timed.record
     tables = [_numbers(timed, record.measured)]
     if timed.timings:
@@ -67,7 +67,7 @@ def _answer(timed: Timed) -> Html:
 
 
 def _beside(timed: Timed, labels: Iterator[str]) -> Html:
-    """Theory on one side, evidence on the other; with much evidence and little theory, the pictures side by side."""
+    """Theory on the left, the first pictures on the right, the others below."""
     record = timed.record
     theory = [tag("h4", both(words.HYPOTHESIS)), tag("p", both(record.hypothesis))]
     if record.steps:

@@ -2,7 +2,7 @@
 
     index.html   captions.en.txt   captions.zh.txt   records/CLAIM.json   figures/ID.en.svg   figures/ID.zh.svg   figures/ID.png
 
-All of it is made beside its place first and moved there when it is whole.
+Everything is written to a temporary folder and moved into place when it is complete.
 """
 
 import json
@@ -22,7 +22,7 @@ FILE = Text("it is a file", "它是一个文件")
 
 
 def prepare(path: Path) -> None:
-    """Refuse a folder that cannot be written, before any work is done; leaves nothing behind."""
+    """Refuse a folder that cannot be written, before the experiments run; leaves nothing behind."""
     if path.exists() and not path.is_dir():
         raise write_error(path, FILE)
     home = path
@@ -35,7 +35,7 @@ def prepare(path: Path) -> None:
 
 
 def write(book: Book, path: Path, language: Language, tell: Callable[[float], object] = lambda _: None) -> Text | None:
-    """Write everything; what could not be drawn as PNG, and why, is the answer."""
+    """Write everything; returns why there are no PNG figures, where there are none."""
     new = next((part for part in [*reversed(path.parents), path] if not part.exists()), None)
     stage: Path | None = None
     try:

@@ -1,4 +1,4 @@
-"""The lab as one illustrated page: opens from a disk, asks the network for nothing, stays under 2 MB.
+"""The lab as one illustrated HTML file that works without a network and stays under 2 MB.
 
 The whole document is written here, in both languages; the page's script only chooses language and theme.
 """
@@ -31,7 +31,7 @@ def to_html(book: Book, language: Language | None = None) -> str:
 
 
 def write_html(book: Book, path: str | PathLike[str], language: Language | None = None) -> None:
-    """Write the page: whole or not at all."""
+    """Write the page."""
     write_atomically(path, to_html(book, language))
 
 
@@ -109,7 +109,7 @@ def _hero(book: Book) -> Html:
 
 
 def _cover(book: Book) -> Html | None:
-    """The phase diagram, or another heat map with a boundary, as a picture that leads to its claim."""
+    """The last heat map with a boundary (the phase diagram), as a link to its claim."""
     for timed in reversed(list(book.claims())):
         for phases in timed.record.heatmaps[:1]:
             if phases.boundary is not None:

@@ -1,6 +1,6 @@
 """The lab in a terminal: each claim with its picture, numbers and verdict, then all of them in a table.
 
-Made for 80 columns, both languages, colour or none: every verdict has a sign and a word beside its colour.
+It fits 80 columns and needs no colour: every verdict has a sign and a word.
 """
 
 from rich import box
@@ -36,7 +36,7 @@ def show(book: Book, console: Console, language: Language, *, derive: bool = Fal
 
 
 def badge(verdict: Verdict, language: Language) -> Styled:
-    """✔ confirmed."""
+    """A verdict with its sign: ✔ confirmed."""
     return Styled(
         f"{words.GLYPHS[verdict]} {words.VERDICTS[verdict].to(language)}", style=f"bold {words.STYLES[verdict]}"
     )
@@ -85,7 +85,7 @@ def _claim(timed: Timed, console: Console, language: Language, derive: bool) -> 
 
 
 def _numbers(measured: tuple[Measured, ...], language: Language) -> Table:
-    """Our numbers, theory's and the document's; those that the claim stands on first."""
+    """Measured, predicted and the document's numbers: the few that matter most to the claim, in its order."""
     ordered = sorted(measured, key=lambda it: (it.document is None, it.holds is None, it.predicted is None))[:FEW]
     columns = words.columns(ordered)
     made = table([words.QUANTITY, *columns.values(), Text("", "")], language, left={0})
@@ -103,7 +103,7 @@ def _held(holds: bool | None) -> Styled:
 
 
 def summary(book: Book, console: Console, language: Language) -> None:
-    """Every verdict in a table, claims without one, and the number of errata."""
+    """Print all verdicts, the claims that have none, and the number of errata."""
     console.print()
     console.rule(Styled(f" {_SUMMARY.to(language)} ", style="bold"), align="left", style="dim")
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False, padding=(0, 2, 0, 0))

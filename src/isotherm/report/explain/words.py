@@ -1,4 +1,4 @@
-"""The words around the claims, in both languages; the claims bring their own."""
+"""The words around the claims, in both languages; the words of a claim are in its record."""
 
 from collections.abc import Sequence
 from typing import Final
@@ -46,12 +46,12 @@ LEAD: Final = Text(
     "五份文档回答了这个问题。这里把其中每一条说法都交给一个可能推翻它的实验：先写下不等式，再去测量。"
     "有些成立，有些只在一定条件下成立，有些是错的。",
 )
-CONTENTS: Final = Text("What was asked, and what came of it", "问了什么，结果如何")
+CONTENTS: Final = Text("Questions and results", "问了什么，结果如何")
 STATEMENT: Final = Text("The documents say", "文档的说法")
 STATEMENT_OWN: Final = Text("The statement", "命题")
-HYPOTHESIS: Final = Text("Put to the test", "检验的不等式")
+HYPOTHESIS: Final = Text("Tested inequality", "检验的不等式")
 DERIVATION: Final = Text("Why it should be so", "推导")
-ANSWER: Final = Text("What came of it", "结果")
+ANSWER: Final = Text("Result", "结果")
 CONDITION: Final = Text("Condition", "条件")
 DOCUMENT: Final = Text("document {name}", "文档 {name}")
 DOCUMENTS_NAMED: Final = Text("documents {name}", "文档 {name}")
@@ -74,13 +74,13 @@ TIMES: Final = Text(
 CHANGED: Final = Text("on record: {verdict}", "记录在案的结论：{verdict}")
 ERRATA: Final = Text("Errata", "勘误")
 ERRATA_LEAD: Final = Text(
-    "What the documents get wrong, as measured here, and how it should read. They got us asking; this is said in thanks.",
+    "What the documents get wrong, as measured here, and the corrected statement. We owe the questions to these documents.",
     "以下是实测表明文档有误之处，以及应有的表述。正是这些文档引出了问题，谨以此致谢。",
 )
 NO_ERRATA: Final = Text("None among the claims that were run.", "所运行的论断中没有。")
 WRONG: Final = Text("It says", "原文")
 RIGHT: Final = Text("It should read", "应为")
-METHOD: Final = Text("Method, and how to get this again", "方法与复现")
+METHOD: Final = Text("Method, and how to repeat it", "方法与复现")
 METHOD_POINTS: Final = (
     Text(
         "Every claim states its inequality before it measures, and its verdict follows from the numbers: confirmed as"
@@ -123,7 +123,7 @@ DARK: Final = Text("Dark", "深色")
 LIGHT: Final = Text("Light", "浅色")
 SKIP: Final = Text("Skip to the claims", "跳到论断")
 FOOTER: Final = Text(
-    "Made by isotherm explain. Everything is in this one file; it asks the network for nothing.",
+    "Made by isotherm explain. Everything is in this one file; it needs no network.",
     "由 isotherm explain 生成。一切都在这个文件里，不访问网络。",
 )
 ERRATA_COUNT: Final = Text("{n} errata in the documents", "文档勘误 {n} 处")
@@ -158,7 +158,7 @@ def cell(measured: Measured, field: str) -> str:
 
 
 def sources(names: tuple[str, ...]) -> Text:
-    """«from documents 000, 002»; a source that is no document of the list is named as it is."""
+    """«from documents 000, 002»; a source that is not in `DOCUMENTS` is named as it is."""
     if not names:
         return BEYOND
     ours = [name for name in names if name in DOCUMENTS]

@@ -1,4 +1,4 @@
-"""The layer × head picture in a terminal: a cell per head, coloured by its gate, signed by its state."""
+"""The map of heads in a terminal: a cell per head, coloured by its gate, with the sign of its state."""
 
 from collections.abc import Iterator
 from math import isfinite
@@ -17,8 +17,8 @@ _GATE = Text("colour: gradient gate of the median row, 0 ", "颜色：中位行�
 _LABEL_WIDTH = 6
 
 
-def heads_picture(record: CheckRecord, lines: list[LayerSummary], language: Language, console: Console) -> Styled:
-    """All rows of the picture and its legend. Cells shrink, then wrap, as heads grow in number."""
+def head_map(record: CheckRecord, lines: list[LayerSummary], language: Language, console: Console) -> Styled:
+    """All rows of the map and its legend. With many heads cells get narrower, then rows wrap."""
     heads = summary.widest(record)
     room = max(console.width - _LABEL_WIDTH - 1, 8)
     cell = next((size for size in (3, 2, 1) if heads * size <= room), 1)
@@ -64,7 +64,7 @@ def _cell(head: HeadStats, size: int) -> tuple[str, str]:
 
 
 def _legend(record: CheckRecord, language: Language, console: Console) -> Styled:
-    """Signs with their counts, wrapped between entries only, then the ramp where there is colour to read it by."""
+    """Signs with their counts, wrapped between entries only, then the ramp where the terminal has colour."""
     legend, used = Styled(), 0
     for entry in _entries(record, language):
         if used and used + entry.cell_len + 3 > console.width:
