@@ -67,6 +67,11 @@ def test_ticks_as_a_person_would_write_them(values, log, labels):
     assert [axis.label(tick) for tick in axis.ticks] == labels
 
 
+def test_powers_of_ten_are_not_mixed_with_other_numbers():
+    axis = make((3e-4, 0.01), True, (3e-4, 1e-3, 3e-3, 0.01))
+    assert [axis.label(tick) for tick in axis.ticks] == ["3e-4", "0.001", "0.003", "0.01"]
+
+
 def test_a_log_axis_has_no_place_for_zero_and_a_curve_breaks_there():
     _, upward = axes(figure((1.0, 0.0, 100.0, 10.0), log=True))
     assert upward.place(0.0) is None

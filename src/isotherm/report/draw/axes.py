@@ -32,8 +32,8 @@ class Axis:
         return (value - self.low) / (self.high - self.low)
 
     def label(self, tick: float) -> str:
-        """A tick in words: a far power of ten as 10ⁿ, others with as many places as tell the ticks apart."""
-        if self.log and tick > 0 and not 1e-2 <= tick < 1e4 and log10(tick) == round(log10(tick)):
+        """A tick in words. Among powers of ten a far one is 10ⁿ; others have as many places as tell the ticks apart."""
+        if self.log and not 1e-2 <= tick < 1e4 and all(log10(it) == round(log10(it)) for it in self.ticks):
             return f"10{str(round(log10(tick))).translate(_SUPERSCRIPT)}"
         reach = max((abs(other) for other in self.ticks), default=0.0)
         if tick == int(tick) and abs(tick) < 1e6 and (self.log or reach == 0):
