@@ -12,10 +12,11 @@ from rich.cells import cell_len
 from rich.console import Console
 from rich.table import Table
 
-from isotherm.language import Text
-from isotherm.train.compare import LOSS, Contestant, compare
+from isotherm.language import Text, current
+from isotherm.report.draw import terminal
+from isotherm.train.compare import Contestant, compare
 from isotherm.train.config import PARALLEL, Config
-from isotherm.train.curves import plot
+from isotherm.train.curves import LOSS, figure
 from isotherm.train.loop import Outcome, train
 
 SHOWN = 4  # sample translations
@@ -60,7 +61,8 @@ def compare_rules(config: Config, rules: Sequence[str], folder: Path, name: str,
         click.echo(json.dumps({"runs": plain}, ensure_ascii=False, indent=2))
         return 0
     console = Console()
-    console.print(plot([one.curve for one in found], LOSS), highlight=False, markup=False, soft_wrap=True)
+    for line in terminal.draw(figure([one.curve for one in found]), current(), min(console.width, 76)):
+        console.print(line, no_wrap=True)
     console.print()
     console.print(_table(config, found))
     _samples(console, [(one.rule, one.result) for one in found])

@@ -1,4 +1,4 @@
-"""A sweep on a terminal: every setting with its mean over seeds, and the numbers that sum each series up."""
+"""A sweep on a terminal: every setting with its mean over seeds, and a summary of each series."""
 
 from rich import box
 from rich.console import Console
@@ -52,7 +52,7 @@ SUMMARY = Text(
 
 
 def show(record: SweepRecord, console: Console) -> None:
-    """One table a block, the legend, then the numbers that sum the series up."""
+    """Print one table per block, the legend, then the summary of each series."""
     console.print(record.title, style="bold", highlight=False, markup=False)
     for block in dict.fromkeys(cell.block for cell in record.cells):
         console.print(_table(record, block, [cell for cell in record.cells if cell.block == block]))
@@ -108,7 +108,7 @@ def _summary(name: str, analyses: list[Analysis]) -> Table:
 
 
 def said(value: Interval | None) -> str:
-    """A mean and half its interval.
+    """A mean and half the width of its interval.
 
     >>> said(Interval(1.5, 1.25, 1.75, 3)), said(Interval(1.5, None, None, 1)), said(None)
     ('1.500 ± 0.250', '1.500', '–')

@@ -7,17 +7,15 @@ from pathlib import Path
 from typing import Any
 
 from isotherm.errors import ArgumentError, IsothermError, named
-from isotherm.language import Text
+from isotherm.language import Text, current
+from isotherm.report.draw import svg
 from isotherm.report.files import write_atomically
 from isotherm.scale import parse
 from isotherm.train.config import Config, Model
-from isotherm.train.curves import Curve, svg
+from isotherm.train.curves import TITLE, Curve, figure
 from isotherm.train.folder import Folder
 from isotherm.train.loop import Outcome, train
 from isotherm.train.processes import join
-
-LOSS = Text("held-out loss (nats per token)", "留出损失（每词元 nat 数）")
-TITLE = Text("Learning under each scale rule", "各缩放规则下的学习")
 
 
 @dataclass(frozen=True)
@@ -55,7 +53,8 @@ def compare(config: Config, rules: Sequence[str], path: Path, *, resume: bool = 
         if outcome.stopped is not None:
             return Comparison(tuple(found), outcome)
         found.append(Contestant(rule, path / name, curve(rule, path / name), dict(outcome.result)))
-    write_atomically(path / "curves.svg", svg([one.curve for one in found], LOSS, TITLE))
+    drawn = svg.sheet([figure([one.curve for one in found])], TITLE, current())
+    write_atomically(path / "curves.svg", f"{drawn}\n")
     return Comparison(tuple(found), None)
 
 

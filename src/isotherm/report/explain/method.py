@@ -3,7 +3,7 @@
 from isotherm.language import Text
 from isotherm.report.explain import words
 from isotherm.report.explain.book import Book
-from isotherm.report.explain.markup import Html, both, join, tag
+from isotherm.report.markup import Html, both, join, tag
 
 
 def errata(book: Book) -> Html:
@@ -21,7 +21,7 @@ def errata(book: Book) -> Html:
 
 
 def method(book: Book) -> Html:
-    """How it was done, on what, and everything needed to do it again."""
+    """How and on what machine the claims were measured, and how to repeat that."""
     points = [tag("li", both(point)) for point in words.METHOD_POINTS]
     documents = join(*(join(tag("dt", name), tag("dd", both(text))) for name, text in words.DOCUMENTS.items()))
     return tag(
@@ -76,7 +76,7 @@ def _runs(book: Book) -> Html:
 
 
 def _without(book: Book) -> Html | None:
-    """Claims that failed or could not be run: nothing is passed over in silence."""
+    """Claims that failed or were not run, with the reason."""
     if not book.failed and not book.skipped:
         return None
     lines = [

@@ -1,4 +1,4 @@
-"""The words that every view shares, in both languages: states, severities, statistics, sections."""
+"""The words and signs that every view of a check-up shares: states, severities, statistics, verdicts."""
 
 from dataclasses import dataclass
 from typing import Final
@@ -14,11 +14,21 @@ STATES: Final[dict[State, Text]] = {
     "invalid": Text("invalid", "无效"),
     "empty": Text("empty", "空"),
 }
+STATE_GLYPHS: Final[dict[State, str]] = {
+    "balanced": "●",
+    "saturated": "▲",
+    "diffuse": "≈",
+    "sink": "◆",
+    "invalid": "✖",
+    "empty": "·",
+}
 SEVERITIES: Final[dict[Severity, Text]] = {
     "error": Text("error", "错误"),
     "warning": Text("warning", "警告"),
     "note": Text("note", "提示"),
 }
+SEVERITY_GLYPHS: Final[dict[Severity, str]] = {"error": "✖", "warning": "▲", "note": "•"}
+SEVERITY_STYLES: Final[dict[Severity, str]] = {"error": "bold red", "warning": "bold yellow", "note": "bold cyan"}
 _COUNTED: Final[dict[Severity, tuple[Text, Text]]] = {
     "error": (Text("1 error", "1 个错误"), Text("{n} errors", "{n} 个错误")),
     "warning": (Text("1 warning", "1 个警告"), Text("{n} warnings", "{n} 个警告")),
@@ -28,9 +38,9 @@ _COUNTED: Final[dict[Severity, tuple[Text, Text]]] = {
 
 @dataclass(frozen=True)
 class Statistic:
-    """One statistic of a head as the pictures show it.
+    """One statistic of a head.
 
-    `sharp_high` says that a large value is a sharp softmax, so that the ramp runs the other way; `unit_interval` that it
+    `sharp_high`: a large value means a sharp softmax, so the colour ramp is reversed. `unit_interval`: the statistic
     lies in [0, 1] by definition.
     """
 
@@ -56,7 +66,7 @@ STATISTICS: Final[tuple[Statistic, ...]] = (
         "gate_p10",
         Text("Gradient gate, 10th percentile", "梯度闸门，第 10 百分位"),
         Text(
-            "One row in ten is more closed than this. Collapse shows here first, while the mean still looks well.",
+            "One row in ten is more closed than this. Collapse shows here first, while the mean still looks healthy.",
             "每十行有一行比此值更闭合。均值尚好时，坍缩最先在此显现。",
         ),
         sharp_high=False,
@@ -130,7 +140,7 @@ def counted(severity: Severity, n: int) -> Text:
 
 
 def joined(texts: list[Text]) -> Text:
-    """A list in one sentence."""
+    """Texts joined by commas."""
     return Text(", ".join(text.en for text in texts), "，".join(text.zh for text in texts))
 
 
@@ -144,5 +154,5 @@ def place(layer: int | None, head: int | None) -> Text:
 
 
 def rule_name(rule: str) -> Text:
-    """A rule as `isotherm rules` calls it; only «as is» is a word to translate."""
+    """A rule by the name of `isotherm rules`; only «as is» is translated."""
     return AS_IS if rule == "as is" else Text(rule, rule)

@@ -1,19 +1,27 @@
-"""How each curve of a figure is told from the others: colour, marker and dash, the same in every view."""
+"""How each line of a figure looks, and what its legend says: the same in every back end."""
 
 from dataclasses import dataclass
 
 from isotherm.language import Text
 from isotherm.record import Figure, Line
-from isotherm.report.explain import palette
+from isotherm.record.claim import Source
+from isotherm.report.draw import palette
 
-PREDICTED = Text("predicted", "理论预测")
+SOURCES: dict[Source, Text] = {
+    "measured": Text("measured", "实测"),
+    "predicted": Text("predicted", "理论预测"),
+    "document": Text("document", "文档"),
+}
 _COLOURS = len(palette.SERIES["light"])
 _MARKERS = len(palette.MARKERS)
 
 
 @dataclass(frozen=True)
 class Series:
-    """A curve and its looks. `colour` is a number of the palette, «doc» or «ink»; `name` None when a sign says it."""
+    """A line and how it looks. `colour` is an index into the palette, "doc" or "ink".
+
+    `name` is None for a prediction that shares the legend's one entry «predicted».
+    """
 
     line: Line
     colour: str
@@ -21,12 +29,30 @@ class Series:
     dash: str | None
     name: Text | None
 
+    @property
+    def outline(self) -> dict[str, str | None]:
+        """The SVG attributes of a bar: filled where it was measured, a dashed outline where it is predicted."""
+        kind = "solid" if self.line.source == "measured" else "stroke bar"
+        dash = self.dash if self.line.source == "predicted" else None
+        return {"class_": f"{self.colour_class} {kind}", "stroke_dasharray": dash}
+
+    @property
+    def colour_class(self) -> str:
+        """The CSS class of its colour."""
+        return f"c{self.colour}" if self.colour.isdigit() else f"c-{self.colour}"
+
+    def colour_on(self, theme: palette.Theme) -> str:
+        """The colour itself."""
+        if self.colour.isdigit():
+            return palette.SERIES[theme][int(self.colour)]
+        return palette.DOCUMENT[theme] if self.colour == "doc" else palette.INK[theme]
+
 
 def series(figure: Figure) -> tuple[Series, ...]:
-    """Measured curves are solid with markers, predicted ones dashed, a document's dotted with hollow markers.
+    """Measured lines are solid with markers, predicted ones dashed, a document's dotted with hollow markers.
 
-    A prediction has the colour of the measurement it goes with. Where every one is named after its measurement, the
-    legend says once what a dashed line is.
+    A prediction has the colour of its measurement. Where each prediction is named after its measurement, the legend
+    has one entry for all of them.
     """
     measured = [line for line in figure.lines if line.source == "measured"]
     predicted = [line for line in figure.lines if line.source == "predicted"]
@@ -48,9 +74,14 @@ def series(figure: Figure) -> tuple[Series, ...]:
     return tuple(styled)
 
 
-def is_paired(figure: Figure) -> bool:
-    """Whether the legend says once what a dashed line is."""
-    return any(it.name is None for it in series(figure))
+def legend(figure: Figure) -> list[tuple[Series, Text]]:
+    """The entries of a figure's legend; what a dashed line is, is said once where all predictions share it."""
+    looks = series(figure)
+    entries = [(look, look.name) for look in looks if look.name is not None]
+    if len(entries) < len(looks):
+        shared = Line(SOURCES["predicted"], (), (), source="predicted")
+        entries.append((Series(shared, "ink", None, palette.DASHES[0], shared.name), shared.name))
+    return entries
 
 
 def _prediction(line: Line, number: int, partner: int | None, unnamed: bool, before: int, *, alone: bool) -> Series:
@@ -63,7 +94,7 @@ def _prediction(line: Line, number: int, partner: int | None, unnamed: bool, bef
 
 
 def _partners(figure: Figure, measured: list[Line], predicted: list[Line]) -> list[int | None]:
-    """For each prediction the number of its measurement: the one it is named after, else the one it comes right after."""
+    """For each prediction the index of its measurement: the one it is named after, else the one just before it."""
     after: list[int | None] = []
     seen = 0
     for place, line in enumerate(figure.lines):
@@ -79,7 +110,7 @@ def _partners(figure: Figure, measured: list[Line], predicted: list[Line]) -> li
 
 
 def _unnamed(measured: list[Line], predicted: list[Line], partners: list[int | None]) -> bool:
-    """Whether the names of the predictions say nothing but «x: predicted», the same words for every x."""
+    """Whether each prediction's name is its measurement's with the same words added, as in «x: predicted»."""
     if len(predicted) < 2 or None in partners:
         return False
     rests = {

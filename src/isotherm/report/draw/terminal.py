@@ -1,24 +1,28 @@
-"""Small pictures for a terminal: curves in braille dots, bars in eighths, heat maps in shades.
+"""Pictures for a terminal: curves in braille dots, bars in eighths of a cell, heat maps in shades.
 
 Each curve ends in its number, and the legend repeats it, so that nothing depends on colour.
 """
+
+from math import isfinite
 
 from rich.cells import cell_len
 from rich.text import Text as Styled
 
 from isotherm.language import Language, Text
+from isotherm.printable import printable
 from isotherm.record import Figure, Heatmap
-from isotherm.report import digits, glyphs
-from isotherm.report.explain import words
-from isotherm.report.explain.axes import Axis, axes
-from isotherm.report.explain.heat import rank, value_axis
-from isotherm.report.explain.series import Series, series
+from isotherm.report import digits
+from isotherm.report.draw import palette
+from isotherm.report.draw.axes import Axis, axes, boundary, label, value_axis
+from isotherm.report.draw.bars import groups
+from isotherm.report.draw.series import SOURCES, Series, legend, series
 
 COLOURS = ("blue", "yellow", "green", "magenta", "cyan", "white")
 _DOTS = ((0x01, 0x08), (0x02, 0x10), (0x04, 0x20), (0x40, 0x80))
 _SHADES = " ░▒▓█"
+_EIGHTHS = " ▏▎▍▌▋▊▉█"
 _ON, _PERIOD = 4, 7
-"""A predicted curve is drawn in dashes: so many dots of so many."""
+"""A predicted curve is dashed: the first `_ON` of every `_PERIOD` dots are drawn."""
 MOST_BARS = 18
 
 
@@ -32,7 +36,7 @@ class Canvas:
         self.letters: dict[tuple[int, int], str] = {}
 
     def dot(self, x: float, y: float, style: str) -> None:
-        """One dot at parts of the width and height, from the lower left corner."""
+        """One dot; x and y go from 0 to 1, from the lower left corner."""
         across, down = round(x * (2 * self.columns - 1)), round((1 - y) * (4 * self.rows - 1))
         if 0 <= across < 2 * self.columns and 0 <= down < 4 * self.rows:
             self.dots[down // 4][across // 2] |= _DOTS[down % 4][across % 2]
@@ -41,7 +45,7 @@ class Canvas:
     def stroke(
         self, start: tuple[float, float], end: tuple[float, float], style: str, walked: int, dashed: bool
     ) -> int:
-        """A straight line; `walked` dots came before it, so that dashes go on where they were."""
+        """Draw a straight line after `walked` dots, which place its dashes; returns the dots so far."""
         steps = max(round(abs(end[0] - start[0]) * 2 * self.columns), round(abs(end[1] - start[1]) * 4 * self.rows), 1)
         for step in range(steps + 1):
             part = step / steps
@@ -50,7 +54,7 @@ class Canvas:
         return walked + steps
 
     def letter(self, x: float, y: float, letter: str, style: str) -> None:
-        """A letter near a place, a little to the left where another one stands there."""
+        """A letter at a place, or further left where another letter stands there."""
         column, row = round(x * (self.columns - 1)), round((1 - y) * (self.rows - 1))
         row = min(max(row, 0), self.rows - 1)
         while (row, column) in self.letters and column > 0:
@@ -60,7 +64,7 @@ class Canvas:
         self.styles[row][column] = style
 
     def line(self, row: int) -> Styled:
-        """One row of cells."""
+        """One row of cells as styled text."""
         drawn = Styled()
         for column in range(self.columns):
             letter = self.letters.get((row, column)) or chr(0x2800 + self.dots[row][column]).replace("\u2800", " ")
@@ -76,7 +80,7 @@ def draw(figure: Figure | Heatmap, language: Language, width: int) -> list[Style
 
 
 def _said(text: Text, language: Language) -> str:
-    return digits.printable(text.to(language), 200)
+    return printable(text.to(language), 200)
 
 
 def _curves(figure: Figure, language: Language, width: int, rows: int = 11) -> list[Styled]:
@@ -97,7 +101,7 @@ def _curves(figure: Figure, language: Language, width: int, rows: int = 11) -> l
         edge = f"{labels.get(row, ''):>{left}} {'┤' if row in labels else '│'}"
         lines.append(Styled.assemble((edge, "dim"), canvas.line(row)))
     lines += _foot(across, _said(figure.x, language), left, canvas.columns)
-    return lines + _legend(looks, language, width)
+    return lines + _legend(figure, language, width)
 
 
 def _curve(canvas: Canvas, look: Series, scales: tuple[Axis, Axis], sign: str, style: str) -> None:
@@ -129,35 +133,32 @@ def _foot(across: Axis, title: str, left: int, columns: int) -> list[Styled]:
         part = across.place(tick)
         if part is None or not 0 <= part <= 1:
             continue
-        column, label = round(part * (columns - 1)), across.label(tick)
-        start = max(min(column - len(label) // 2, columns - len(label)), 0)
+        column, text = round(part * (columns - 1)), across.label(tick)
+        start = max(min(column - len(text) // 2, columns - len(text)), 0)
         if start >= free:
             base[column] = "┬"
-            marks[start : start + len(label)] = label
-            free = start + len(label) + 2
+            marks[start : start + len(text)] = text
+            free = start + len(text) + 2
     named = f"{' ' * (left + 2)}{' ' * max(columns - cell_len(title), 0)}{title}"
     edge = f"{' ' * (left + 1)}└{''.join(base)}"
     return [Styled(text.rstrip(), style="dim") for text in (edge, " " * (left + 2) + "".join(marks), named)]
 
 
-def _legend(looks: tuple[Series, ...], language: Language, width: int) -> list[Styled]:
-    kinds = {"measured": words.MEASURED, "predicted": words.PREDICTED, "document": words.IN_DOCUMENT}
-    lines = []
-    for look, sign in zip(looks, _signs(looks), strict=True):
-        if look.name is None:
-            continue
+def _legend(figure: Figure, language: Language, width: int) -> list[Styled]:
+    lines, numbers = [], iter(filter(None, _signs(series(figure))))
+    several = len({line.source for line in figure.lines}) > 1
+    for look, name in legend(figure):
         sample = {"measured": "⠒⠒⠒", "predicted": "⠒ ⠒", "document": " ◇ "}[look.line.source]
-        entry = Styled.assemble((f"  {sign} {sample} ", _style(look)), _said(look.name, language))
-        entry.append(f" ({kinds[look.line.source].to(language)})", style="dim")
+        entry = Styled.assemble((f"  {next(numbers, ' ')} {sample} ", _style(look)), _said(name, language))
+        if several and name != SOURCES[look.line.source]:
+            entry.append(f" ({SOURCES[look.line.source].to(language)})", style="dim")
         entry.truncate(width, overflow="ellipsis")
         lines.append(entry)
-    if len(lines) < len(looks):
-        lines.append(Styled.assemble("    ⠒ ⠒ ", _said(words.PREDICTED, language)))
     return lines
 
 
 def _signs(looks: tuple[Series, ...]) -> list[str]:
-    """1, 2, 3 … for the curves the legend names; none for a prediction that goes with its measurement."""
+    """1, 2, 3 … for the curves that have a name of their own in the legend, nothing for the others."""
     letters = iter("123456789abcdefghijklmnopqrstuvwxyz" + "+" * len(looks))
     return ["" if look.name is None else next(letters) for look in looks]
 
@@ -168,44 +169,55 @@ def _style(look: Series) -> str:
 
 def _bars(figure: Figure, language: Language, width: int) -> list[Styled]:
     _, upward = axes(figure)
-    labels = Axis(0, 1, figure.x_log, ())
-    alone = all(len(look.line.x) == 1 for look in series(figure))
+    looks = series(figure)
+    alone = all(len(look.line.x) == 1 for look in looks)
     rows = []
-    for x in sorted({x for line in figure.lines for x in line.x}):
-        for look in series(figure):
+    for x in groups(figure):
+        for look in looks:
             if x in look.line.x:
                 name = _said(look.line.name, language)
                 given = look.line.y[look.line.x.index(x)]
-                rows.append((name if alone else f"{labels.label(x)} · {name}", given, _style(look)))
+                rows.append((name if alone else f"{label(x)} · {name}", given, _style(look)))
     shown = rows[:MOST_BARS]
     wide = min(max(cell_len(name) for name, _, _ in shown), width // 2)
     lines = [Styled(f"  {_said(figure.y, language)} · {_said(figure.x, language)}", style="dim")]
     for name, value, style in shown:
-        label = Styled(name)
-        label.truncate(wide, overflow="ellipsis", pad=True)
-        part = upward.place(value)
-        bar = glyphs.bar(part, width - wide - 14)
-        lines.append(Styled.assemble("  ", label, " ", (bar, style), f" {digits.number(value)}"))
+        title = Styled(name)
+        title.truncate(wide, overflow="ellipsis", pad=True)
+        drawn = bar(upward.place(value), width - wide - 14)
+        lines.append(Styled.assemble("  ", title, " ", (drawn, style), f" {digits.number(value)}"))
     return lines
 
 
+def bar(fraction: float | None, width: int = 6) -> str:
+    """A bar in eighths of a cell, always `width` cells.
+
+    >>> bar(0.5, 4), bar(None, 2)
+    ('██  ', '  ')
+    """
+    if fraction is None or not isfinite(fraction):
+        return " " * width
+    full, rest = divmod(round(min(max(fraction, 0.0), 1.0) * width * 8), 8)
+    return ("█" * full + (_EIGHTHS[rest] if rest else "")).ljust(width)
+
+
 def _heatmap(heatmap: Heatmap, language: Language, width: int) -> list[Styled]:
-    plain, values = Axis(0, 1, False, ()), value_axis(heatmap)
-    left = max(len(plain.label(y)) for y in heatmap.ys)
+    values = value_axis(heatmap)
+    left = max(len(label(y)) for y in heatmap.ys)
     cell = max(min((width - left - 3) // len(heatmap.xs), 6), 1)
-    crossed = _crossed(heatmap)
+    crossed = {(round(row), round(column)) for column, row in boundary(heatmap)}
     lines = [Styled(_said(heatmap.y, language), style="dim")]
     for i in reversed(range(len(heatmap.ys))):
-        line = Styled(f"{plain.label(heatmap.ys[i]):>{left}} ", style="dim")
+        line = Styled(f"{label(heatmap.ys[i]):>{left}} ", style="dim")
         for j, value in enumerate(heatmap.values[i]):
             part = values.place(value)
             shade = " " if part is None else _SHADES[min(int(part * len(_SHADES)), len(_SHADES) - 1)]
             text = "○".center(cell, shade) if (i, j) in crossed else shade * cell
-            colour = "" if part is None else glyphs.ramp_colour(part)
-            seen = glyphs.ink_on(colour) if colour and (i, j) in crossed else colour
+            colour = "" if part is None else palette.ramp_colour(part)
+            seen = palette.ink_on(colour) if colour and (i, j) in crossed else colour
             line.append(text, style=f"{seen} on {colour}" if colour else "")
         lines.append(line)
-    names = [plain.label(x) for x in heatmap.xs]
+    names = [label(x) for x in heatmap.xs]
     lines += [
         Styled(" " * (left + 1) + text, style="dim") for text in (_under(names, cell), _said(heatmap.x, language))
     ]
@@ -218,23 +230,12 @@ def _heatmap(heatmap: Heatmap, language: Language, width: int) -> list[Styled]:
     return lines
 
 
-def _crossed(heatmap: Heatmap) -> set[tuple[int, int]]:
-    """Cells that the boundary passes through, by their ranks."""
-    crossed = set()
-    line = heatmap.boundary
-    for x, y in zip(line.x, line.y, strict=True) if line is not None else ():
-        i, j = (None if y is None else rank(heatmap.ys, y)), rank(heatmap.xs, x)
-        if i is not None and j is not None:
-            crossed.add((round(i), round(j)))
-    return crossed
-
-
 def _under(labels: list[str], cell: int) -> str:
     """Labels below their cells, as many as there is room for."""
     marks, free = [" "] * (cell * len(labels) + 8), 0
-    for j, label in enumerate(labels):
-        start = max(round((j + 0.5) * cell - len(label) / 2), 0)
+    for j, text in enumerate(labels):
+        start = max(round((j + 0.5) * cell - len(text) / 2), 0)
         if start >= free:
-            marks[start : start + len(label)] = label
-            free = start + len(label) + 1
+            marks[start : start + len(text)] = text
+            free = start + len(text) + 1
     return "".join(marks).rstrip()

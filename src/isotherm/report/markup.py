@@ -1,6 +1,6 @@
-"""HTML and SVG as text that is escaped unless it was made here.
+"""HTML and SVG, built so that every text is escaped unless it is already markup.
 
-Both languages stand in the page at once, each marked with its `lang`; the style sheet shows the one the document is in.
+A page holds both languages, each marked with its `lang`; the style sheet shows the one of the document.
 """
 
 import re
@@ -22,7 +22,7 @@ class Html(str):
 
 
 def html(text: object) -> Html:
-    """Anything as markup: text is escaped, markup stays, characters no document may hold become a box."""
+    """Anything as markup: text is escaped, markup stays, characters that XML forbids become a box."""
     return text if isinstance(text, Html) else Html(escape(_XML.sub("□", str(text))))
 
 
@@ -41,7 +41,7 @@ def tag(name: str, *children: object, **attributes: object) -> Html:
 
 
 def join(*pieces: object) -> Html:
-    """Pieces one after another."""
+    """Pieces of markup one after another."""
     return Html("".join(html(piece) for piece in pieces if piece is not None))
 
 
@@ -65,7 +65,7 @@ def typeset(text: str) -> Html:
 
 
 def drawn(text: str) -> Html:
-    """The same inside a drawing, where there is no `<sub>`: what follows is brought back to the line."""
+    """`typeset` for SVG, which has no `<sub>`: letters are moved down or up, and the next ones moved back."""
 
     def moved(letters: str, by: int) -> str:
         return f'<tspan class="small" dy="{by}">{letters}</tspan><tspan dy="{-by}">\u200b</tspan>'

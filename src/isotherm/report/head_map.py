@@ -1,4 +1,4 @@
-"""The layer × head picture in a terminal: a cell per head, coloured by its gate, signed by its state."""
+"""The map of heads in a terminal: a cell per head, coloured by its gate, with the sign of its state."""
 
 from collections.abc import Iterator
 from math import isfinite
@@ -8,7 +8,8 @@ from rich.text import Text as Styled
 
 from isotherm.language import Language, Text
 from isotherm.record import CheckRecord, HeadStats
-from isotherm.report import glyphs, summary, words
+from isotherm.report import summary, vocabulary
+from isotherm.report.draw import palette
 from isotherm.report.summary import LayerSummary
 
 _LAYER = Text("layer", "层")
@@ -16,8 +17,8 @@ _GATE = Text("colour: gradient gate of the median row, 0 ", "颜色：中位行�
 _LABEL_WIDTH = 6
 
 
-def heads_picture(record: CheckRecord, lines: list[LayerSummary], language: Language, console: Console) -> Styled:
-    """All rows of the picture and its legend. Cells shrink, then wrap, as heads grow in number."""
+def head_map(record: CheckRecord, lines: list[LayerSummary], language: Language, console: Console) -> Styled:
+    """All rows of the map and its legend. With many heads cells get narrower, then rows wrap."""
     heads = summary.widest(record)
     room = max(console.width - _LABEL_WIDTH - 1, 8)
     cell = next((size for size in (3, 2, 1) if heads * size <= room), 1)
@@ -49,17 +50,21 @@ def _header(heads: int, cell: int, language: Language) -> Styled:
 
 
 def _cell(head: HeadStats, size: int) -> tuple[str, str]:
-    glyph = glyphs.STATE_GLYPHS[head.state].center(size) if size == 3 else glyphs.STATE_GLYPHS[head.state].rjust(size)
+    glyph = (
+        vocabulary.STATE_GLYPHS[head.state].center(size)
+        if size == 3
+        else vocabulary.STATE_GLYPHS[head.state].rjust(size)
+    )
     gate = head.jacobian_trace.p50
     if head.state in {"invalid", "empty"} or gate is None or not isfinite(gate):
-        colour = glyphs.STATE_COLOURS["invalid"] if head.state == "invalid" else "default"
+        colour = palette.STATE_COLOURS["invalid"] if head.state == "invalid" else "default"
         return glyph, "dim" if colour == "default" else f"bold #ffffff on {colour}"
-    colour = glyphs.ramp_colour(gate)
-    return glyph, f"{glyphs.ink_on(colour)} on {colour}"
+    colour = palette.ramp_colour(gate)
+    return glyph, f"{palette.ink_on(colour)} on {colour}"
 
 
 def _legend(record: CheckRecord, language: Language, console: Console) -> Styled:
-    """Signs with their counts, wrapped between entries only, then the ramp where there is colour to read it by."""
+    """Signs with their counts, wrapped between entries only, then the ramp where the terminal has colour."""
     legend, used = Styled(), 0
     for entry in _entries(record, language):
         if used and used + entry.cell_len + 3 > console.width:
@@ -72,7 +77,7 @@ def _legend(record: CheckRecord, language: Language, console: Console) -> Styled
         return legend
     legend.append("\n" + " " * (_LABEL_WIDTH + 1) + _GATE.to(language), style="dim")
     for step in range(12):
-        legend.append(" ", style=f"on {glyphs.ramp_colour(step / 11)}")
+        legend.append(" ", style=f"on {palette.ramp_colour(step / 11)}")
     legend.append(" 1", style="dim")
     return legend
 
@@ -80,4 +85,4 @@ def _legend(record: CheckRecord, language: Language, console: Console) -> Styled
 def _entries(record: CheckRecord, language: Language) -> Iterator[Styled]:
     for state, count in summary.state_counts(record).items():
         if count:
-            yield Styled(f"{glyphs.STATE_GLYPHS[state]} {words.STATES[state].to(language)} {count}")
+            yield Styled(f"{vocabulary.STATE_GLYPHS[state]} {vocabulary.STATES[state].to(language)} {count}")
