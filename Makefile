@@ -18,7 +18,7 @@ demo-train: $(READY)  ## train English→Chinese translators with 1/√d and wit
 	@$(BIN)/isotherm train configs/demo-translation.toml --rules "1/sqrt(d),none" --out out/demo-train
 
 lab: $(READY)  ## every claim, at full size (minutes to an hour)
-	@$(BIN)/isotherm explain --scale full --out out/explain
+	@$(BIN)/isotherm explain --size full --out out/explain
 
 test: $(READY) lint  ## style, types and tests
 	@echo "== tests"

@@ -10,8 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from isotherm.cli import explaining, program, run
-from isotherm.cli.explain import explain
+from isotherm.cli import run
 from isotherm.lab import claims as registry
 from isotherm.lab import recorded
 from isotherm.lab.claims import Chapter
@@ -20,9 +19,6 @@ from isotherm.language import Text
 from isotherm.report.explain.book import SCHEMA
 from tests.lab.toys import Toys
 from tests.report import claims
-
-if "explain" not in program.commands:
-    program.add_command(explain)
 
 
 def call(capsys, *words):
@@ -47,7 +43,7 @@ def answered(monkeypatch):
             named = {outcome.claim: outcome for outcome in outcomes}
             return tuple(named.get(order.claim) or Outcome(order.claim, claims.timed(order.claim)) for order in orders)
 
-        monkeypatch.setattr(explaining, "run_orders", fake)
+        monkeypatch.setattr("isotherm.cli.explain.run_orders", fake)
         return asked
 
     return answer
@@ -67,7 +63,7 @@ def test_all_claims_confirmed_as_recorded_exit_0(capsys, answered):
 
 def test_some_claims_in_the_order_of_the_chapters(capsys, answered):
     asked = answered()
-    code, out, _ = call(capsys, "freezing", "a-a-2a", "--scale", "full", "--jobs", "3", "--fresh")
+    code, out, _ = call(capsys, "freezing", "a-a-2a", "--size", "full", "--jobs", "3", "--fresh")
     assert code == 0
     assert [order.claim for order in asked["orders"]] == ["a-a-2a", "freezing"]
     assert {order.scale for order in asked["orders"]} == {"full"}
@@ -152,7 +148,7 @@ MISTAKES = {
         "isotherm: no such claim: freezes; did you mean freezing? isotherm explain --list shows all",
     ),
     "nothing near": (["qqqq"], "isotherm: no such claim: qqqq;  isotherm explain --list shows all"),
-    "scale": (["--scale", "huge"], "isotherm: --scale: expected quick | full"),
+    "size": (["--size", "huge"], "isotherm: --size: expected quick | full"),
     "jobs": (["--jobs", "0"], "isotherm: --jobs: expected a whole number from 1 to ∞"),
     "device": (
         ["--device", "toaster"],
@@ -168,7 +164,7 @@ MISTAKES = {
         "isotherm: --record: expected a claim that shows recorded runs (additive-wins-at-large-d, scaling-restores-it),"
         " got freezing",
     ),
-    "option": (["--sacle", "full"], "isotherm: no such option: --sacle (--scale?)"),
+    "option": (["--szie", "full"], "isotherm: no such option: --szie (--size, --scale?)"),
 }
 
 
@@ -238,11 +234,10 @@ def test_ctrl_c_exits_130_says_what_is_kept_and_writes_nothing(toys, tmp_path):
     slow = toys("two", body="time.sleep(60)")
     script = tmp_path / "toys" / "interrupted.py"
     script.write_text(
-        "import sys\nfrom isotherm.cli import program, run\nfrom isotherm.cli.explain import explain\n"
+        "import sys\nfrom isotherm.cli import run\n"
         "from isotherm.lab import claims as registry\nfrom isotherm.lab.claims import Chapter\n"
         "from isotherm.language import Text\n"
         "if __name__ == '__main__':\n"
-        "    program.add_command(explain)\n"
         "    registry.CLAIMS = ('one', 'two')\n"
         "    registry.CHAPTERS = (Chapter('t', Text('t', 't'), Text('t', 't'), registry.CLAIMS),)\n"
         f"    registry.module_of = lambda name: {slow.module!r}[:-3] + name\n"
@@ -267,3 +262,10 @@ def test_ctrl_c_exits_130_says_what_is_kept_and_writes_nothing(toys, tmp_path):
     assert b"interrupted; 1 of 2 claims are finished and kept" in err
     assert b"Traceback" not in err
     assert not (tmp_path / "page").exists()
+
+
+def test_the_former_name_of_size_is_understood_and_not_shown(capsys, answered):
+    asked = answered()
+    assert call(capsys, "freezing", "--scale", "full")[0] == 0
+    assert asked["orders"][0].scale == "full"
+    assert "--scale" not in call(capsys, "--help")[1]

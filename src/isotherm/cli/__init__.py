@@ -1,7 +1,10 @@
-"""The command line: one file or folder here for each verb, loaded when the verb is used.
+"""The command line: one file for each verb, loaded when the verb is used.
+
+`command` makes a verb and its options, `output` prints, `usage_errors` puts click's errors into words; every other file is
+a verb. A verb imports what is slow to load (torch, rich, transformers) inside its functions, so that its help is quick.
 
 Results go to standard output, messages and progress to standard error. Exit codes: 0 healthy or confirmed, 1 found
-something, 2 wrong use or unreadable input, 130 stopped by Ctrl-C.
+something, 2 wrong use or unreadable input, 130 stopped by Ctrl-C, 143 by SIGTERM.
 """
 
 import sys
@@ -37,18 +40,16 @@ VERBS = {
 
 
 class Program(Group):
-    """The program: verbs are imported only when they are used."""
+    """The program. A verb is imported when it is used."""
 
     def get_command(self, ctx: click.Context, name: str) -> click.Command | None:  # noqa: ARG002
-        """The verb's command."""
         return cast(click.Command, getattr(import_module(f"isotherm.cli.{name}"), name)) if name in VERBS else None
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002
-        """The verbs in the order of the help page."""
         return list(VERBS)
 
-    def summaries(self, ctx: click.Context) -> list[tuple[str, str]]:  # noqa: ARG002
-        """The verbs with one line each."""
+    def summaries(self) -> list[tuple[str, str]]:
+        """Each verb with its line."""
         return [(name, str(text)) for name, text in VERBS.items()]
 
 
@@ -61,11 +62,11 @@ def _version(ctx: click.Context, parameter: click.Parameter, value: bool) -> Non
 @click.group(cls=Program, text=ABOUT)
 @option(
     "--version",
+    Text("Show the version and exit.", "显示版本并退出。"),
     is_flag=True,
     callback=_version,
     expose_value=False,
     is_eager=True,
-    text=Text("Show the version and exit.", "显示版本并退出。"),
 )
 @lang
 def program() -> None:

@@ -41,7 +41,7 @@ def method(book: Book) -> Html:
 def _facts(book: Book) -> Html:
     claims = list(book.claims())
     versions = {name: version for timed in claims for name, version in timed.versions.items()}
-    command = "isotherm explain --fresh --out DIR" + (" --scale full" if book.scale == "full" else "")
+    command = "isotherm explain --fresh --out DIR" + (" --size full" if book.scale == "full" else "")
     facts = [
         (words.SCALE, both(words.SCALES.get(book.scale, Text(book.scale, book.scale)))),
         (words.DEVICE, tag("span", book.device, translate="no")),
