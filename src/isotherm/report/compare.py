@@ -8,6 +8,7 @@ from rich.table import Table
 from rich.text import Text as Styled
 
 from isotherm.language import Language, Text
+from isotherm.printable import printable
 from isotherm.record import State
 from isotherm.report import digits, glyphs, words
 from isotherm.report.changes import Change, ComparedFinding, CompareRecord, LayerChange, compare
@@ -50,7 +51,7 @@ def show(record: CompareRecord, console: Console, language: Language) -> None:
         _rest(console, len(moved), language)
     _listed(console, _FLIPPED, _flip_lines(record, language), language)
     for title, names in ((_ADDED, record.added_layers), (_REMOVED, record.removed_layers)):
-        _listed(console, title, [digits.printable(name, 100) for name in names], language)
+        _listed(console, title, [printable(name, 100) for name in names], language)
 
 
 def to_markdown(record: CompareRecord, language: Language) -> str:
@@ -95,7 +96,7 @@ def _arrow(change: Change) -> str:
 
 
 def _title(record: CompareRecord, language: Language) -> str:
-    names = digits.printable(record.before, 80), digits.printable(record.after, 80)
+    names = printable(record.before, 80), printable(record.after, 80)
     return _TITLE.format(before=names[0], after=names[1]).to(language)
 
 
@@ -108,9 +109,9 @@ def _finding_line(found: ComparedFinding, language: Language) -> str:
     finding = found.finding
     return _FINDING.format(
         glyph=glyphs.SEVERITY_GLYPHS[finding.severity],
-        code=digits.printable(finding.code, 60),
+        code=printable(finding.code, 60),
         place=words.place(finding.layer, finding.head),
-        message=digits.printable(finding.message.to(language), 300),
+        message=printable(finding.message.to(language), 300),
     ).to(language)
 
 

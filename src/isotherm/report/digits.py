@@ -1,7 +1,6 @@
-"""Numbers and names as a person reads them: three digits, no surprises, nothing that could steer a terminal."""
+"""Numbers as a person reads them."""
 
 from math import isfinite, isnan
-from unicodedata import category
 
 NOTHING = "–"
 
@@ -56,12 +55,3 @@ def magnitude(count: int) -> str:
         if count >= size:
             return f"{count / size:.3g} {letter}"
     return str(count)
-
-
-def printable(name: str, limit: int = 200) -> str:
-    """A name from someone's model on one line: control characters and half surrogates shown as a box, the middle cut
-    where it is longer than `limit`."""
-    clean = "".join("□" if category(letter) in {"Cc", "Cs", "Cf", "Zl", "Zp"} else letter for letter in name)
-    if len(clean) <= limit:
-        return clean
-    return f"{clean[: limit // 2]}…{clean[len(clean) - (limit - limit // 2 - 1) :]}"

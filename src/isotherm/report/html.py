@@ -9,9 +9,9 @@ from os import PathLike
 from typing import Any
 
 from isotherm.language import Language, current
+from isotherm.printable import printable
 from isotherm.record import CheckRecord
 from isotherm.report import glyphs, shell, words
-from isotherm.report.digits import printable
 from isotherm.report.files import write_atomically
 from isotherm.report.page_words import PAGE
 from isotherm.report.payload import ALPHABET, payload, size_of

@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterable
 
 from isotherm.language import Language, Text
+from isotherm.printable import printable
 from isotherm.record import CheckRecord, Finding
 from isotherm.report import digits, glyphs, summary, words
 
@@ -55,7 +56,7 @@ def escaped(text: str, limit: int = 300) -> str:
     >>> escaped("a|b <i> `c` @d")
     'a\\\\|b &lt;i&gt; \\\\`c\\\\` @\\u200bd'
     """
-    clean = digits.printable(text, limit).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+    clean = printable(text, limit).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
     clean = re.sub(r"([\\`*_\[\]|~])", r"\\\1", clean)
     return re.sub(
         r"([@#])(?=\w)|(?<=http)(?=s?://)|(?<=www)(?=\.)", lambda found: (found.group(1) or "") + "\u200b", clean

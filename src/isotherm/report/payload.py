@@ -12,9 +12,10 @@ from math import isfinite, log
 from typing import Any
 
 from isotherm.language import Text
+from isotherm.printable import printable
 from isotherm.record import CheckRecord, HeadStats, Layer, Spread, WhatIfLayer
 from isotherm.report import glyphs, summary, words
-from isotherm.report.digits import compact, printable
+from isotherm.report.digits import compact
 from isotherm.report.summary import LayerSummary
 
 MANY_HEADS = 4096
@@ -94,8 +95,8 @@ def _base(record: CheckRecord, texts: Texts) -> dict[str, Any]:
         "schema": printable(record.schema, 60),
         "created": printable(record.created, 60),
         "model": {
-            "name": printable(model.name),
-            "architecture": printable(model.architecture),
+            "name": printable(model.name, 200),
+            "architecture": printable(model.architecture, 200),
             "origin": printable(model.origin, 300),
             "dtype": printable(model.dtype, 40),
             "device": printable(model.device, 40),

@@ -10,6 +10,7 @@ from rich.padding import Padding
 from rich.text import Text as Styled
 
 from isotherm.language import Language, Text
+from isotherm.printable import printable
 from isotherm.record import CheckRecord, Finding
 from isotherm.report import digits, glyphs, summary, words
 from isotherm.report.terminal_heads import heads_picture
@@ -77,18 +78,18 @@ def show_findings(record: CheckRecord, console: Console, language: Language) -> 
 def _title(record: CheckRecord, console: Console, language: Language) -> None:
     model = record.model
     facts = [
-        digits.printable(model.architecture, 60),
+        printable(model.architecture, 60),
         _SHAPE.format(layers=len(record.layers), heads=summary.widest(record)).to(language),
         _PARAMETERS.format(n=digits.magnitude(model.parameters)).to(language),
         _TOKENS.format(tokens=digits.thousands(model.tokens)).to(language),
-        f"{digits.printable(model.dtype, 20)} · {digits.printable(model.device, 20)}",
+        f"{printable(model.dtype, 20)} · {printable(model.device, 20)}",
         summary.how_got(record).to(language),
     ]
     if model.at_initialisation:
         facts.append(_AT_INITIALISATION.to(language))
     severity = summary.verdict_severity(record)
     glyph, style = ("✔", "bold green") if severity is None else _sign(severity)
-    console.print(Styled(digits.printable(model.name, 120), style="bold"))
+    console.print(Styled(printable(model.name, 120), style="bold"))
     console.print(Styled(" · ".join(facts), style="dim"))
     console.print(Styled(f"{glyph} {summary.verdict(record).to(language)}", style=style))
 
@@ -124,13 +125,13 @@ def _group(findings: list[Finding], console: Console, language: Language) -> Non
     for finding in findings:
         glyph, style = _sign(finding.severity)
         place = words.place(finding.layer, finding.head).to(language)
-        code = digits.printable(finding.code, 40)
+        code = printable(finding.code, 40)
         console.print(Styled.assemble((f"{glyph} ", style), (code, "bold"), (f"  {place}", "dim")))
-        _indented(console, Styled(digits.printable(finding.message.to(language), 600)))
+        _indented(console, Styled(printable(finding.message.to(language), 600)))
     if advice := findings[0].advice.to(language):
-        _indented(console, Styled(f"→ {digits.printable(advice, 600)}", style="green"))
+        _indented(console, Styled(f"→ {printable(advice, 600)}", style="green"))
     if threshold := findings[0].threshold.to(language):
-        _indented(console, Styled(digits.printable(threshold, 300), style="dim"))
+        _indented(console, Styled(printable(threshold, 300), style="dim"))
 
 
 def _advice(record: CheckRecord, console: Console, language: Language) -> None:
@@ -146,7 +147,7 @@ def _advice(record: CheckRecord, console: Console, language: Language) -> None:
             target=digits.number(advice.target),
             factor=digits.number(advice.factor),
         )
-        _indented(console, Styled(f"{factor.to(language)} {digits.printable(advice.how.to(language), 600)}"))
+        _indented(console, Styled(f"{factor.to(language)} {printable(advice.how.to(language), 600)}"))
     if len(advised) > FEW_FINDINGS:
         _indented(console, Styled(_MORE_FINDINGS.format(n=len(advised) - FEW_FINDINGS).to(language), style="dim"))
 
@@ -155,14 +156,14 @@ def _rest(record: CheckRecord, console: Console, language: Language) -> None:
     if record.unseen:
         _section(console, _UNSEEN.to(language))
         for module in record.unseen[:FEW_FINDINGS]:
-            name, kind = digits.printable(module.name, 80), digits.printable(module.module, 60)
-            why = digits.printable(module.why.to(language), 300)
+            name, kind = printable(module.name, 80), printable(module.module, 60)
+            why = printable(module.why.to(language), 300)
             _indented(console, Styled.assemble(("? ", "yellow"), name, (f" ({kind}) ", "dim"), why))
         if len(record.unseen) > FEW_FINDINGS:
             _indented(console, Styled(_MORE_FINDINGS.format(n=len(record.unseen) - FEW_FINDINGS).to(language)))
     if record.context is not None:
         _section(console, _CONTEXT.to(language))
-        _indented(console, Styled(digits.printable(record.context.message.to(language), 600)))
+        _indented(console, Styled(printable(record.context.message.to(language), 600)))
     cost = _COST.format(
         seconds=digits.number(record.cost.seconds),
         model=digits.number(record.cost.model_seconds),

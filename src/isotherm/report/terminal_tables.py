@@ -6,6 +6,7 @@ from rich.table import Table
 from rich.text import Text as Styled
 
 from isotherm.language import Language, Text
+from isotherm.printable import printable
 from isotherm.record import CheckRecord, ScaleAudit
 from isotherm.report import digits, glyphs, summary, words
 from isotherm.report.summary import LayerSummary
@@ -96,7 +97,7 @@ def what_if_table(record: CheckRecord, language: Language) -> Table:
     for what_if in record.what_if:
         line = summary.rule_summary(what_if)
         table.add_row(
-            Styled(digits.printable(words.rule_name(line.rule).to(language), 40)),
+            Styled(printable(words.rule_name(line.rule).to(language), 40)),
             digits.number(line.entropy_fraction),
             digits.number(line.gate_p50, 2),
             digits.number(line.gate_p10, 2),
@@ -109,12 +110,12 @@ def what_if_table(record: CheckRecord, language: Language) -> Table:
 def comparison_lines(record: CheckRecord, language: Language) -> Iterator[Styled]:
     """Two implementations a line: do they agree, and if not, where."""
     for comparison in record.comparisons:
-        first, second = (digits.printable(name, 30) for name in comparison.implementations)
+        first, second = (printable(name, 30) for name in comparison.implementations)
         sentence = (_AGREE if comparison.agree else _DISAGREE).format(
             first=first,
             second=second,
             place=words.place(comparison.layer, None),
-            statistic=digits.printable(comparison.statistic, 40),
+            statistic=printable(comparison.statistic, 40),
             difference=digits.number(comparison.difference, 2),
             tolerance=digits.number(comparison.tolerance, 2),
         )

@@ -7,6 +7,7 @@ from rich.cells import cell_len
 from rich.text import Text as Styled
 
 from isotherm.language import Language, Text
+from isotherm.printable import printable
 from isotherm.record import Figure, Heatmap
 from isotherm.report import digits, glyphs
 from isotherm.report.explain import words
@@ -76,7 +77,7 @@ def draw(figure: Figure | Heatmap, language: Language, width: int) -> list[Style
 
 
 def _said(text: Text, language: Language) -> str:
-    return digits.printable(text.to(language), 200)
+    return printable(text.to(language), 200)
 
 
 def _curves(figure: Figure, language: Language, width: int, rows: int = 11) -> list[Styled]:

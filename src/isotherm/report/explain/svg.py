@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from rich.cells import cell_len
 
 from isotherm.language import LANGUAGES, Language, Text
+from isotherm.printable import printable
 from isotherm.record import Figure
-from isotherm.report import digits
 from isotherm.report.explain import palette
 from isotherm.report.explain.axes import Axis
 from isotherm.report.explain.markup import Html, drawn, html, join, tag
@@ -135,7 +135,7 @@ def legend(figure: Figure, language: Language) -> tuple[Html, int]:
     rows = [(swatch(look, figure.bars), look.name.to(language)) for look in looks if look.name is not None]
     if is_paired(figure):
         rows.append((paired_sign(), PREDICTED.to(language)))
-    lines = [(sign, digits.printable(name, 96)) for sign, name in rows]
+    lines = [(sign, printable(name, 96)) for sign, name in rows]
     parts, x, y = [], 12.0, 0
     for sign, name in lines:
         room = 50 + cell_len(name) * (GLYPH + 0.3)

@@ -10,8 +10,9 @@ from rich.table import Table
 from rich.text import Text as Styled
 
 from isotherm.language import Language, Text
+from isotherm.printable import printable
 from isotherm.record import Measured, Timed, Verdict
-from isotherm.report.digits import NOTHING, printable
+from isotherm.report.digits import NOTHING
 from isotherm.report.explain import mathml, plot, words
 from isotherm.report.explain.book import Book, drawings, numbers
 
@@ -44,9 +45,9 @@ def _claim(timed: Timed, console: Console, language: Language, derive: bool) -> 
     record = timed.record
     width = min(console.width, WIDEST)
     console.print()
-    console.print(Styled.assemble((printable(record.title.to(language)), "bold"), (f"  {record.id}", "dim")))
+    console.print(Styled.assemble((printable(record.title.to(language), 200), "bold"), (f"  {record.id}", "dim")))
     source = words.sources(record.sources).to(language)
-    _paragraph(console, Styled.assemble(_plain(record.statement, language), (f"  ({printable(source)})", "dim")))
+    _paragraph(console, Styled.assemble(_plain(record.statement, language), (f"  ({printable(source, 200)})", "dim")))
     _paragraph(console, _labelled(words.HYPOTHESIS, record.hypothesis, language, "dim"))
     if derive:
         for number, step in enumerate(record.steps, 1):
