@@ -1,12 +1,15 @@
 """The command line: one file for each verb, loaded when the verb is used.
 
-`command` makes a verb and its options, `output` prints, `usage_errors` puts click's errors into words; every other file is
-a verb. A verb imports what is slow to load (torch, rich, transformers) inside its functions, so that its help is quick.
+`command` makes a verb and its options, `output` prints, `streams` copes with closed streams and Ctrl-C, `usage_errors`
+puts click's errors into words; every other file is a verb. A verb imports what is slow to load (torch, rich,
+transformers) inside its functions, so that its help is quick.
 
 Results go to standard output, messages and progress to standard error. Exit codes: 0 healthy or confirmed, 1 found
-something, 2 wrong use or unreadable input, 130 stopped by Ctrl-C, 143 by SIGTERM.
+something, 2 wrong use, unreadable input or output that cannot be written, 130 stopped by Ctrl-C, 143 by SIGTERM. If the
+reader of a pipe has gone (`isotherm rules | head -1`), the exit code is what it would have been.
 """
 
+import signal
 import sys
 from collections.abc import Sequence
 from importlib import import_module
@@ -16,6 +19,8 @@ import click
 
 from isotherm import __version__, language
 from isotherm.cli.command import Group, lang, option
+from isotherm.cli.output import say
+from isotherm.cli.streams import guard_streams, interrupts, leave
 from isotherm.cli.usage_errors import describe
 from isotherm.errors import IsothermError
 from isotherm.language import Text
@@ -80,10 +85,14 @@ def run(arguments: Sequence[str]) -> int:
         code = program.main(list(arguments), prog_name="isotherm", standalone_mode=False)
     except click.exceptions.Exit as leave:
         return leave.exit_code
-    except click.Abort:
+    except click.Abort as error:
+        if isinstance(error.__cause__, EOFError):  # click takes the early end of a file for the end of its user's input
+            raise error.__cause__ from None
         return 130
     except (click.ClickException, IsothermError) as error:
-        click.echo(describe(error), err=True)
+        if interrupts.seen:  # a library turned Ctrl-C into an error of its own
+            return 130
+        say(describe(error))
         return 2
     return code if isinstance(code, int) else 0
 
@@ -99,10 +108,17 @@ def _asked_language(arguments: Sequence[str]) -> language.Language | None:
 
 def main() -> None:
     """Run the `isotherm` program."""
+    interrupts.install()
     try:
-        sys.exit(run(sys.argv[1:]))
-    except KeyboardInterrupt:
-        sys.exit(130)
-    except BrokenPipeError:  # the reader of the pipe has closed it, so there is nobody left to write to
-        sys.stderr.close()
-        sys.exit(0)
+        guard_streams()
+        code = run(sys.argv[1:])
+        sys.stdout.flush()
+    except IsothermError as error:  # standard output could not take the last of the result
+        say(describe(error))
+        code = 2
+    except BaseException:
+        if not interrupts.seen:
+            raise
+        code = 130
+    signal.signal(signal.SIGINT, leave)
+    sys.exit(130 if interrupts.seen else code)

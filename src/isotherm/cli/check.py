@@ -190,10 +190,10 @@ def parse_fail_on(text: str | None) -> Limits:
 
 def fails(record: CheckRecord, limits: Limits) -> bool:
     """Whether this record exceeds the limits."""
-    from isotherm.checkup.findings import fraction
-
     if limits.anything:
         return any(finding.severity != "note" for finding in record.findings)
+    from isotherm.checkup.findings import fraction
+
     found = {finding.code for finding in record.findings}
     return bool(found & set(limits.codes)) or any(fraction(record, state) > share for state, share in limits.shares)
 

@@ -13,6 +13,7 @@ from isotherm.cli.command import as_json, command, option
 from isotherm.cli.output import print_json, say
 from isotherm.errors import IsothermError
 from isotherm.language import Text
+from isotherm.printable import printable
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -139,7 +140,7 @@ def _show_result(config: "Config", folder: Path, result: Any) -> None:
     from isotherm.train.config import PARALLEL
 
     console = Console(highlight=False, markup=False)
-    console.print(str(Text("Run {path}", "训练 {path}").format(path=folder)))
+    console.print(str(Text("Run {path}", "训练 {path}").format(path=printable(str(folder)))))
     held_out = result["held_out"]
     if held_out is not None:
         console.print(f"  {LOSS}  {held_out['loss']:.3f}")
@@ -153,7 +154,7 @@ def _show_result(config: "Config", folder: Path, result: Any) -> None:
         console.print(f"  {told.format(**result['scores'])}")
         _show_samples(console, [("", result)])
         hint = Text('isotherm translate {path} "…" translates', '可用 isotherm translate {path} "…" 翻译')
-        console.print(f"  {hint.format(path=folder)}")
+        console.print(f"  {hint.format(path=printable(str(folder)))}")
 
 
 def _show_comparison(config: "Config", found: Sequence["Contestant"]) -> None:
@@ -214,10 +215,10 @@ def _show_samples(console: "Console", results: Sequence[tuple[str, Any]]) -> Non
     first = results[0][1].get("samples", [])
     for place in range(0, len(first), max(1, len(first) // SHOWN))[:SHOWN]:
         sample = first[place]
-        console.print(f"\n  {sample['source']}", style="bold")
+        console.print(f"\n  {printable(sample['source'])}", style="bold")
         rows = [(str(Text("reference", "参考")), sample["target"])]
         rows += [(name or str(Text("output", "输出")), result["samples"][place]["output"]) for name, result in results]
         width = max(12, *(cell_len(name) for name, _ in rows))
         for name, text in rows:
-            console.print(f"    {name}{' ' * (width - cell_len(name))} {text}")
+            console.print(f"    {name}{' ' * (width - cell_len(name))} {printable(text)}")
     console.print()

@@ -9,6 +9,7 @@ from isotherm.cli.command import as_json, command, device, option
 from isotherm.cli.output import print_json, say
 from isotherm.errors import InputError
 from isotherm.language import Text
+from isotherm.printable import printable
 
 ABOUT = Text(
     "Translate with a trained model.\n\nRUN is the folder that `isotherm train` wrote. Several SENTENCEs may be given; without"
@@ -40,7 +41,7 @@ def translate(run: str, sentence: tuple[str, ...], beam: int | None, as_json: bo
         print_json({"run": run, "step": trained.step, "translations": pairs})
     else:
         for output in outputs:
-            click.echo(output)
+            click.echo(printable(output) if sys.stdout.isatty() else output)
 
 
 def _standard_input() -> list[str]:
