@@ -22,7 +22,7 @@ from isotherm.cli.command import Group, lang, option
 from isotherm.cli.output import say
 from isotherm.cli.streams import guard_streams, interrupts, leave
 from isotherm.cli.usage_errors import describe
-from isotherm.errors import IsothermError
+from isotherm.errors import InputError, IsothermError
 from isotherm.language import Text
 
 ABOUT = Text(
@@ -93,6 +93,17 @@ def run(arguments: Sequence[str]) -> int:
         if interrupts.seen:  # a library turned Ctrl-C into an error of its own
             return 130
         say(describe(error))
+        return 2
+    except OSError as error:  # a path that no system call takes, a disk that fails
+        if error.errno is None:
+            raise
+        say(
+            describe(
+                InputError(
+                    error.filename or Text("the system", "系统"), Text("{why}", "{why}").format(why=error.strerror)
+                )
+            )
+        )
         return 2
     return code if isinstance(code, int) else 0
 

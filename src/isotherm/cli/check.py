@@ -119,7 +119,7 @@ def read_report(path: Path) -> CheckRecord:
         data = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise InputError(path, Text("cannot be read ({why})", "无法读取（{why}）").format(why=error.strerror)) from None
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise InputError(path, Text("not JSON ({why})", "不是 JSON（{why}）").format(why=error)) from None
     if not isinstance(data, dict) or data.get("schema") != SCHEMA:
         raise InputError(
