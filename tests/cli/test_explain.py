@@ -10,8 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from isotherm.cli import explaining, program, run
-from isotherm.cli.explain import explain
+from isotherm.cli import run
 from isotherm.lab import claims as registry
 from isotherm.lab import recorded
 from isotherm.lab.claims import Topic
@@ -20,9 +19,6 @@ from isotherm.language import Text
 from isotherm.report.explain.book import SCHEMA
 from tests.lab.toys import Toys
 from tests.report import claims
-
-if "explain" not in program.commands:
-    program.add_command(explain)
 
 
 def call(capsys, *words):
@@ -49,7 +45,7 @@ def answered(monkeypatch):
                 named.get(order.claim) or ClaimOutcome(order.claim, claims.timed(order.claim)) for order in orders
             )
 
-        monkeypatch.setattr(explaining, "run_orders", fake)
+        monkeypatch.setattr("isotherm.cli.explain.run_orders", fake)
         return asked
 
     return answer
@@ -177,7 +173,7 @@ MISTAKES = {
         "isotherm: --record: expected a claim that shows recorded runs (additive-wins-at-large-d, scaling-restores-it),"
         " got freezing",
     ),
-    "option": (["--devise", "cpu"], "isotherm: no such option: --devise (--device?)"),
+    "option": (["--szie", "full"], "isotherm: no such option: --szie (--size, --scale?)"),
 }
 
 
@@ -247,11 +243,10 @@ def test_ctrl_c_exits_130_says_what_is_kept_and_writes_nothing(toys, tmp_path):
     slow = toys("two", body="time.sleep(60)")
     script = tmp_path / "toys" / "interrupted.py"
     script.write_text(
-        "import sys\nfrom isotherm.cli import program, run\nfrom isotherm.cli.explain import explain\n"
+        "import sys\nfrom isotherm.cli import run\n"
         "from isotherm.lab import claims as registry\nfrom isotherm.lab.claims import Topic\n"
         "from isotherm.language import Text\n"
         "if __name__ == '__main__':\n"
-        "    program.add_command(explain)\n"
         "    registry.CLAIMS = ('one', 'two')\n"
         "    registry.TOPICS = (Topic('t', Text('t', 't'), Text('t', 't'), registry.CLAIMS),)\n"
         f"    registry.module_of = lambda name: {slow.module!r}[:-3] + name\n"
@@ -276,3 +271,10 @@ def test_ctrl_c_exits_130_says_what_is_kept_and_writes_nothing(toys, tmp_path):
     assert b"interrupted; 1 of 2 claims are finished and kept" in err
     assert b"Traceback" not in err
     assert not (tmp_path / "page").exists()
+
+
+def test_the_former_name_of_size_is_understood_and_not_shown(capsys, answered):
+    asked = answered()
+    assert call(capsys, "freezing", "--scale", "full")[0] == 0
+    assert asked["orders"][0].scale == "full"
+    assert "--scale" not in call(capsys, "--help")[1]

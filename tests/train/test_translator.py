@@ -13,7 +13,8 @@ from rich.cells import cell_len
 from rich.console import Console
 
 from isotherm import language
-from isotherm.cli import run, training
+from isotherm.cli import run
+from isotherm.cli.train import _show_samples
 from isotherm.errors import InputError
 from isotherm.language import choose
 from isotherm.train import loop
@@ -231,7 +232,7 @@ def test_text_shows_its_perplexity(capsys, tmp_path, monkeypatch):
 def test_samples_are_four_and_stand_under_one_another(capsys):
     samples = [{"source": str(n), "target": "好", "output": "很好"} for n in range(10)]
     choose("zh")
-    training._samples(Console(), [("", {"samples": samples})])
+    _show_samples(Console(highlight=False, markup=False), [("", {"samples": samples})])
     lines = [line for line in capsys.readouterr().out.splitlines() if "好" in line]
     assert len(lines) == 8
     assert {cell_len(line.partition("好")[0].rstrip("很")) for line in lines} == {17}
@@ -264,7 +265,7 @@ def test_control_c_saves_says_how_to_go_on_and_exits_130(capsys, toml, monkeypat
         code, out, err = call(capsys, "train", toml)
     assert (code, out) == (130, "")
     again = "isotherm train small.toml --out runs/small --resume"
-    assert f"stopped and saved after step 6; go on with: {again}" in err
+    assert f"stopped and saved after step 6; continue with: {again}" in err
     code, _, err = call(capsys, *again.split()[1:])
     assert code == 0
     assert "resuming after step 6" in err
@@ -277,7 +278,7 @@ def test_control_c_before_the_first_step_is_not_mute(capsys, toml, monkeypatch):
     monkeypatch.setattr(loop, "supply", interrupted)
     code, out, err = call(capsys, "train", toml)
     assert (code, out) == (130, "")
-    assert err == "stopped; what was saved before is kept, and --resume goes on from there\n"
+    assert err == "stopped; what was saved before is kept, and --resume continues from there\n"
 
 
 def test_a_corpus_from_the_command_line(capsys, tmp_path):

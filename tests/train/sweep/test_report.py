@@ -10,8 +10,7 @@ import pytest
 from rich.console import Console
 
 from isotherm import language
-from isotherm.cli import program, run
-from isotherm.cli.sweep import sweep
+from isotherm.cli import run
 from isotherm.record import from_plain
 from isotherm.record.sweep import SWEEP_SCHEMA, SweepRecord
 from isotherm.report import sweep as page
@@ -22,17 +21,9 @@ from isotherm.train.sweep import analysis
 from tests.train.sweep.small import SPEC
 
 
-@pytest.fixture(autouse=True)
-def verb():
-    if "sweep" not in program.commands:
-        program.add_command(sweep)
-
-
 @pytest.fixture(scope="module")
 def swept(tmp_path_factory):
     """A folder with a finished small sweep, made by the command itself."""
-    if "sweep" not in program.commands:
-        program.add_command(sweep)
     folder = tmp_path_factory.mktemp("sweep")
     (folder / "spec.toml").write_text(SPEC, encoding="utf-8")
     assert run(["sweep", str(folder / "spec.toml"), "--store", str(folder / "out"), "--workers", "1"]) == 0
