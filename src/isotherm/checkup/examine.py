@@ -3,25 +3,24 @@
 import resource
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 
-import torch
-from torch import Tensor, nn
+from torch import nn
 
-from isotherm.checkup.advice import advise, context_of
-from isotherm.checkup.audit import audit
-from isotherm.checkup.declare import Place, declared
+from isotherm.checkup.advice import context_of
 from isotherm.checkup.findings import findings
-from isotherm.checkup.heads import heads_of_layers, with_detail
+from isotherm.checkup.heads import with_detail
 from isotherm.checkup.implementations import compare_implementations
+from isotherm.checkup.layers import layers_of
 from isotherm.checkup.measure import Batch, look, measure
+from isotherm.checkup.subject import subject_of
 from isotherm.checkup.what_if import check_rules, replay, summarise
 from isotherm.language import Text
 from isotherm.probe import Capture
-from isotherm.record import SCHEMA, CheckRecord, Cost, Layer, Subject, WhatIf
+from isotherm.record import SCHEMA, CheckRecord, Cost, WhatIf
 from isotherm.scale import Rule
 from isotherm.stats import RowStats
 
@@ -51,10 +50,10 @@ def examine(
     for index, capture in enumerate(captures):
         progress(Text("measuring {name}", "测量 {name}").format(name=capture.name), 0.1 + 0.4 * index / len(captures))
         measured.append(measure(capture, rows, batch))
-    subject = _subject(model, batch, name, origin)
-    layers = _layers(model, captures, measured, untrained=subject.at_initialisation)
+    subject = subject_of(model, batch, name, origin)
+    layers = layers_of(model, captures, measured, untrained=subject.at_initialisation)
     progress(Text("comparing implementations", "比较不同实现"), 0.5)
-    comparisons = compare_implementations(model, layers, lambda: _look_again(model, batch, rows)) if compare else ()
+    comparisons = compare_implementations(model, batch, rows, layers) if compare else ()
     replayed = _what_if(captures, measured, rules, rows, progress)
     record = CheckRecord(
         schema=SCHEMA,
@@ -70,47 +69,6 @@ def examine(
         context=context_of(layers, context) if context else None,
     )
     return record, tuple(measured)
-
-
-def _look_again(model: nn.Module, batch: Batch, rows: int | None) -> tuple[Layer, ...]:
-    """The layers as `compare_implementations` sees them under another implementation."""
-    captures, _, _ = look(model, batch)
-    return _layers(model, captures, [measure(capture, rows, batch) for capture in captures], untrained=False)
-
-
-def _layers(
-    model: nn.Module, captures: list[Capture], measured: list[RowStats], *, untrained: bool
-) -> tuple[Layer, ...]:
-    layers = []
-    for index, (capture, stats, heads) in enumerate(zip(captures, measured, heads_of_layers(measured), strict=True)):
-        place = _place(model, index, capture)
-        expected = declared(place)
-        keys = int(stats.n.max()) if stats.n.numel() else 0
-        layers.append(
-            Layer(
-                index=index,
-                name=capture.name,
-                kind=capture.kind,
-                heads=capture.problem.q.shape[1],
-                kv_heads=capture.problem.k.shape[1],
-                head_dim=capture.problem.q.shape[3],
-                keys=keys,
-                implementation=capture.implementation,
-                scale=audit(capture, expected),
-                head_stats=heads,
-                advice=advise(heads, keys, capture, expected, place, at_initialisation=untrained),
-            )
-        )
-    return tuple(layers)
-
-
-def _place(model: nn.Module, index: int, capture: Capture) -> Place:
-    """Find the layer's module by its name, and the configuration of that module or of the nearest one around it."""
-    names = capture.name.split(".") if capture.name else []
-    around = [model.get_submodule(".".join(names[:end])) for end in range(len(names), -1, -1)]
-    config = next((found for module in around if (found := getattr(module, "config", None)) is not None), None)
-    layer = getattr(around[0], "layer_idx", None)
-    return Place(around[0], config, index if layer is None else int(layer), capture.problem.q.shape[3])
 
 
 def _what_if(
@@ -130,31 +88,6 @@ def _what_if(
         replayed.append(replay(capture, [rule for _, rule in rules], index, rows))
     as_is = WhatIf("as is", tuple(summarise(index, stats) for index, stats in enumerate(measured)))
     return as_is, *(WhatIf(text, tuple(layer[i] for layer in replayed)) for i, (text, _) in enumerate(rules))
-
-
-def _subject(model: nn.Module, batch: Batch, name: str, origin: str) -> Subject:
-    values = list(batch.values()) if isinstance(batch, Mapping) else [batch] if isinstance(batch, Tensor) else batch
-    first = next((value for value in values if isinstance(value, Tensor)), torch.zeros(1, 0))
-    parameter = next(model.parameters(), torch.zeros(0))
-    return Subject(
-        name=name,
-        architecture=type(model).__name__,
-        origin=origin,
-        parameters=sum(parameter.numel() for parameter in model.parameters()),
-        dtype=str(parameter.dtype).removeprefix("torch."),
-        device=str(parameter.device),
-        tokens=int(first.shape[1]) if first.dim() > 1 else 0,
-        batch=int(first.shape[0]) if first.dim() else 1,
-        at_initialisation=_looks_untrained(model),
-    )
-
-
-def _looks_untrained(model: nn.Module) -> bool:
-    """Whether every norm still has its initial gain: training moves all of them."""
-    norms = [module for module in model.modules() if "norm" in type(module).__name__.lower()]
-    weights = [getattr(norm, "weight", None) for norm in norms]
-    gains = [w.detach() for w in weights if isinstance(w, Tensor) and w.dim() == 1 and not w.is_meta]
-    return bool(gains) and all(bool(gain.eq(1).all() or gain.eq(0).all()) for gain in gains)
 
 
 @cache

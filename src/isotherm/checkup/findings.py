@@ -6,6 +6,7 @@ from math import inf
 from typing import get_args
 
 from isotherm.checkup import thresholds as limits
+from isotherm.checkup.declare import CONVENTION
 from isotherm.language import Text
 from isotherm.record import CheckRecord, Comparison, Finding, HeadStats, Layer, Severity, Subject, Unseen
 from isotherm.theory import freezing_threshold
@@ -139,7 +140,7 @@ def _scale(layer: Layer) -> Iterator[Finding]:
     }
     yield _finding(
         "scale-mismatch",
-        "warning" if scale.source == "convention" else "error",
+        "warning" if scale.source == CONVENTION else "error",
         (layer.index, None),
         evidence,
         name=layer.name,
