@@ -11,12 +11,13 @@ from importlib.metadata import PackageNotFoundError, version
 from torch import nn
 
 from isotherm.checkup.advice import context_of
-from isotherm.checkup.findings import findings
+from isotherm.checkup.findings import about_output, findings, gravest_first, naming_weights
 from isotherm.checkup.heads import with_detail
 from isotherm.checkup.implementations import compare_implementations
 from isotherm.checkup.layers import layers_of
 from isotherm.checkup.measure import Batch, look, measure
-from isotherm.checkup.subject import subject_of
+from isotherm.checkup.subject import Source, subject_of
+from isotherm.checkup.weights import about_weights, not_finite_weights
 from isotherm.checkup.what_if import check_rules, replay, summarise
 from isotherm.language import Text
 from isotherm.probe import Capture
@@ -31,37 +32,41 @@ Progress = Callable[[Text, float], object]
 def examine(
     model: nn.Module,
     batch: Batch,
+    source: Source,
     *,
     what_if: Sequence[str | Rule],
     compare: bool,
     rows: int | None,
     context: int | None,
     detail: bool,
-    name: str,
-    origin: str,
     progress: Progress,
 ) -> tuple[CheckRecord, tuple[RowStats, ...]]:
     """Check a model on a batch: the record, and each layer's row statistics. `isotherm.check` describes the arguments."""
     rules = check_rules(what_if)  # a misspelt rule fails before the work, not after it
     started = time.perf_counter()
     progress(Text("one forward under the probe", "在探针下前向一次"), 0.0)
-    captures, unseen, model_seconds = look(model, batch)
+    captures, unseen, not_finite, model_seconds = look(model, batch)
     measured = []
     for index, capture in enumerate(captures):
         progress(Text("measuring {name}", "测量 {name}").format(name=capture.name), 0.1 + 0.4 * index / len(captures))
         measured.append(measure(capture, rows, batch))
-    subject = subject_of(model, batch, name, origin)
+    subject = subject_of(model, batch, source)
     layers = layers_of(model, captures, measured, untrained=subject.at_initialisation)
     progress(Text("comparing implementations", "比较不同实现"), 0.5)
     comparisons = compare_implementations(model, batch, rows, layers) if compare else ()
     replayed = _what_if(captures, measured, rules, rows, progress)
+    found = [
+        *about_weights(model, layers, source.weights),
+        *about_output(layers, not_finite),
+        *findings(subject, layers, comparisons, unseen),
+    ]
     record = CheckRecord(
         schema=SCHEMA,
         created=datetime.now(UTC).isoformat(timespec="seconds"),
         model=subject,
         versions=_versions(),
         layers=with_detail(layers, measured) if detail else layers,
-        findings=findings(subject, layers, comparisons, tuple(unseen)),
+        findings=gravest_first(naming_weights(found, lambda: not_finite_weights(model))),
         what_if=replayed,
         comparisons=comparisons,
         unseen=tuple(unseen),

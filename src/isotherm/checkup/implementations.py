@@ -37,7 +37,7 @@ def compare_implementations(
 
 
 def _measured(model: nn.Module, batch: Batch, rows: int | None) -> tuple[Layer, ...]:
-    captures, _, _ = look(model, batch)
+    captures = look(model, batch).captures
     return layers_of(model, captures, [measure(capture, rows, batch) for capture in captures], untrained=False)
 
 
