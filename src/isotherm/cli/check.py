@@ -13,13 +13,15 @@ import click
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn
 
-from isotherm.checkup import check as check_model
 from isotherm.checkup.batch import make_batch, read_text
 from isotherm.checkup.examine import Progress as Told
+from isotherm.checkup.examine import examine
 from isotherm.checkup.findings import CODES, fraction
 from isotherm.checkup.load import Loading, load
+from isotherm.checkup.subject import Source
+from isotherm.checkup.what_if import check_rules
 from isotherm.cli.command import command, option
-from isotherm.errors import ArgumentError, InputError, IsothermError
+from isotherm.errors import ArgumentError, InputError, IsothermError, named
 from isotherm.language import Text, current
 from isotherm.record import SCHEMA, CheckRecord, from_plain, to_plain
 from isotherm.report import changes, compare, files, html, markdown, terminal
@@ -143,22 +145,25 @@ def _record(request: Request, spec: str | None) -> CheckRecord:
     """A record, read from an earlier report or made from a model."""
     if spec is not None and spec.endswith(".json") and not Path(spec).is_dir():
         return read_report(Path(spec))
-    text = read_text(request.text)
+    rules = [rule.strip() for rule in request.what_if.split(",") if rule.strip()]
+    with named(what_if="--what-if"):
+        check_rules(rules)  # a misspelt rule is refused before the model is loaded
+    text = read_text(request.text, request.tokens)
     with _progress() as told:
         loaded = load(spec, Loading(request.from_config, request.trust_remote_code, request.device))
         batch = loaded.batch if loaded.batch is not None else make_batch(loaded, text, request.tokens)
-        report = check_model(
+        record, _ = examine(
             loaded.model,
             batch,
-            what_if=[rule.strip() for rule in request.what_if.split(",") if rule.strip()],
+            Source(loaded.name, loaded.origin, loaded.weights),
+            what_if=rules,
             compare=not request.one_implementation,
             context=request.context,
             rows=request.rows,
-            name=loaded.name,
-            origin=loaded.origin,
+            detail=True,
             progress=told,
         )
-    return report.record
+    return record
 
 
 @contextmanager
