@@ -63,6 +63,15 @@ def test_an_output_of_the_whole_model_belongs_to_no_layer():
     assert [f.code for f in report(Headed(1.0)).findings if f.code == "invalid-output"] == []
 
 
+def test_a_bad_head_of_a_model_that_returns_a_tensor_belongs_to_no_layer():
+    torch.manual_seed(0)
+    model = nn.Sequential(Model(Attention(), Attention()), nn.Linear(DIM, 3))
+    with torch.no_grad():
+        model[1].bias[0] = torch.inf
+    first = report(model).findings[0]
+    assert (first.code, first.layer, first.evidence["weights"]) == ("invalid-output", None, "1.bias")
+
+
 def test_a_model_whose_attention_was_not_seen_is_checked_too():
     class Silent(nn.Module):
         def forward(self, x):

@@ -9,6 +9,7 @@ import pytest
 
 from isotherm.checkup import batch as batches
 from isotherm.checkup.batch import make_batch, picture, read_text, sound
+from isotherm.checkup.folder import check_sizes
 from isotherm.checkup.load import Loading, load
 from isotherm.cli import run
 from isotherm.errors import ArgumentError, InputError
@@ -45,6 +46,9 @@ TOO_LARGE = {
     "labels": {"num_labels": 10**9},
     "experts": {"num_experts": 10**9},
     "layers times experts": {"num_hidden_layers": 1999, "num_local_experts": 9999},
+    "layers within layers": {"model_type": "albert", "inner_group_num": 10**9},
+    "layers of a resampler": {"perceiver_resampler_num_layers": 10**9},
+    "a loop of its forward": {"H_cycles": 10**9},
     "a number without end": {"intermediate_size": 10**30},
     "a list of numbers": {"depths": [2, 10**9]},
 }
@@ -69,6 +73,14 @@ def test_a_number_that_no_model_has_is_refused(copy, keys, from_config):
 def test_a_model_larger_than_the_memory_is_refused_before_it_is_built(copy, keys, from_config):
     change_config(copy, **keys)
     assert "GiB" in refused(copy, from_config=from_config)
+
+
+def test_numbers_that_published_models_have_are_accepted():
+    check_sizes({"num_labels": 21_843, "max_position_embeddings": 10_485_760, "rope_theta": 10**12}, "config.json")
+    check_sizes({"num_hidden_layers": 32, "num_experts": 16_384, "layer_types": ["full"] * 32}, "config.json")
+    check_sizes(
+        {"time_step_limit": [0.0, float("inf")], "eos_token_id": [151_645, -1], "n_positions": 2**20}, "config.json"
+    )
 
 
 def nested(depth):

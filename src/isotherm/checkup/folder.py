@@ -14,15 +14,17 @@ LARGEST_JSON = 2**24
 DEEPEST_JSON = 64
 LARGEST_NUMBER = 10**15
 """No size, length or frequency in a configuration is larger."""
-MOST = 10_000
-"""The most layers, experts, heads … of one kind. A loop makes each of them, so a huge number would never end."""
+MOST = 100_000
+"""The most experts, heads, repeats … of one kind. A loop makes or runs each of them, so a huge number would never end."""
 MOST_LAYERS = 2_000
 """The deepest Transformer published has 1,000 layers (DeepNet, arXiv:2203.00555)."""
-MOST_LABELS = 10**6
-MOST_PARTS = 100_000
-"""The most layers times experts."""
-COUNTED = re.compile(r"^(num|n)_|layers?$|depths?$|blocks$|stages$|experts|groups?|quantizers|codebooks")
-LENGTHS = re.compile(r"position|ctx|emb|bucket|frame|token|param|sample|step|inner|mel|patch|channel|bins|char|vocab")
+MOST_OVER_ALL = 10**6
+"""The most labels, and the most layers times experts."""
+COUNTED = re.compile(
+    r"(^|_)(num|n)_|layers?$|depths?$|blocks$|stages$|experts|groups?|heads$|quantizers|codebooks|cycles|repeats|iter|_num$|number"
+)
+"""Keys that give a number of parts."""
+LENGTHS = re.compile(r"position|ctx|emb|token|param|vocab|samples|length|seq")
 """Keys that begin like a number of parts and are a length or a size."""
 
 
@@ -104,8 +106,8 @@ def check_sizes(config: dict[str, Any], where: object) -> None:
             raise InputError(where, _too_many(key, value, most))
         layers = (key, value) if most == MOST_LAYERS and value > layers[1] else layers
         experts = (key, value) if "experts" in key and value > experts[1] else experts
-    if layers[1] * experts[1] > MOST_PARTS:
-        raise InputError(where, _too_many(f"{layers[0]} × {experts[0]}", layers[1] * experts[1], MOST_PARTS))
+    if layers[1] * experts[1] > MOST_OVER_ALL:
+        raise InputError(where, _too_many(f"{layers[0]} × {experts[0]}", layers[1] * experts[1], MOST_OVER_ALL))
 
 
 def _too_many(key: str, value: int, most: int) -> Text:
@@ -116,7 +118,7 @@ def _too_many(key: str, value: int, most: int) -> Text:
 
 def _most(key: str) -> int:
     if "label" in key:
-        return MOST_LABELS
+        return MOST_OVER_ALL
     if not COUNTED.search(key) or LENGTHS.search(key):
         return LARGEST_NUMBER
     return MOST_LAYERS if re.search(r"layer|depth|block|stage", key) else MOST
