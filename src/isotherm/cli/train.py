@@ -136,8 +136,8 @@ def _first() -> bool:
 def _show_result(config: "Config", folder: Path, result: Any) -> None:
     from rich.console import Console
 
-    from isotherm.train.curves import LOSS
     from isotherm.train.config import PARALLEL
+    from isotherm.train.curves import LOSS
 
     console = Console(highlight=False, markup=False)
     console.print(str(Text("Run {path}", "训练 {path}").format(path=printable(str(folder)))))

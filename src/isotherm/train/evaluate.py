@@ -44,7 +44,7 @@ def gates(model: nn.Module, batch: Batch, device: torch.device) -> Gates | None:
     """What a probe sees of the attention on a few examples; None for a model without softmax rows to see."""
     batch = _few(batch).to(device)
     model.eval()
-    captures, _, _ = look(model, batch.inputs)
+    captures = look(model, batch.inputs).captures
     if not captures:
         return None
     stats = [measure(capture) for capture in captures]
