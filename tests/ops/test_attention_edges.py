@@ -272,7 +272,7 @@ def test_errors_are_chinese_when_asked(monkeypatch):
 )
 def test_compiled_it_is_the_same(options, monkeypatch):
     """Tiles are not traced (where the graph breaks), and nothing that a graph cannot hold stops it."""
-    monkeypatch.setattr(tiles, "_rooms", threading.local())
+    monkeypatch.setattr(tiles, "_kept", threading.local())
     g = torch.Generator().manual_seed(0)
     q, k, v = (torch.randn(1, 2, 5, 8, generator=g, requires_grad=True) for _ in range(3))
 
