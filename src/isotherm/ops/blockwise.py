@@ -14,8 +14,8 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
+from isotherm.ops import derivatives
 from isotherm.ops.graphs import untraced
 from isotherm.ops.moments import KeyMoments
 from isotherm.ops.problem import Problem, Solution
@@ -218,22 +218,31 @@ class _Attention(torch.autograd.Function):
         return rows.output.to(v.dtype), lse
 
     @staticmethod
-    @once_differentiable
     def backward(ctx: Any, d_output: Tensor, d_lse: Tensor) -> tuple[Tensor | None, ...]:
         q, k, v, bias, output, peak, total = ctx.saved_tensors
         problem = Problem(q, k, v, ctx.visibility, ctx.scale, bias, ctx.softcap)
-        d_output = d_output.to(problem.dtype)
-        # d_s = p·(dp − Σ p·dp + d_lse): the last two terms are the same for every key of a row.
-        shared = (d_output * output).sum(-1) - torch.where(total == 0, 0.0, d_lse)
         wants_bias = bias is not None and ctx.needs_input_grad[3]
-        d_bias = torch.zeros_like(bias, dtype=problem.dtype) if wants_bias else None
-        given = _RowGradients(d_output, shared, peak, torch.where(total == 0, 0.0, 1 / total))
-        parts = [_backward(chunk, given, d_bias) for chunk in chunks(problem)]
-        d_q, d_k, d_v = (
-            torch.cat([part[i] for part in parts]).view(like.shape).to(like.dtype) if parts else torch.zeros_like(like)
-            for i, like in enumerate((q, k, v))
-        )
-        return d_q, d_k, d_v, None if d_bias is None else d_bias.to(bias.dtype), None, None
+
+        def first() -> tuple[Tensor | None, ...]:
+            # d_s = p·(dp − Σ p·dp + d_lse): the last two terms are the same for every key of a row.
+            wide = d_output.to(problem.dtype)
+            shared = (wide * output).sum(-1) - torch.where(total == 0, 0.0, d_lse)
+            given = _RowGradients(wide, shared, peak, torch.where(total == 0, 0.0, 1 / total))
+            return _gradients(problem, given, wants_bias=wants_bias)
+
+        return *derivatives.backward(problem, d_output, d_lse, first), None, None
+
+
+def _gradients(problem: Problem, given: "_RowGradients", *, wants_bias: bool) -> tuple[Tensor | None, ...]:
+    """d_q, d_k, d_v and, if wanted, d_bias."""
+    bias = problem.bias if wants_bias else None
+    d_bias = None if bias is None else torch.zeros_like(bias, dtype=problem.dtype)
+    parts = [_backward(chunk, given, d_bias) for chunk in chunks(problem)]
+    d_q, d_k, d_v = (
+        torch.cat([part[i] for part in parts]).view(like.shape).to(like.dtype) if parts else torch.zeros_like(like)
+        for i, like in enumerate((problem.q, problem.k, problem.v))
+    )
+    return d_q, d_k, d_v, None if bias is None or d_bias is None else d_bias.to(bias.dtype)
 
 
 class _RowGradients(NamedTuple):
