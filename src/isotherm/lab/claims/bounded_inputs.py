@@ -86,7 +86,7 @@ def _ends(d: int) -> tuple[float, float]:
     return float(logits(zero, one, scale.NoScale())), float(logits(one, one, scale.NoScale()))
 
 
-def _moments(i: int, d: int) -> theory.Moments:
+def _moments(i: int, d: int) -> theory.DotProductMoments:
     variance = KINDS[i][2]
     return theory.dot_product_moments(d, mean_q=0.5, mean_k=0.5, var_q=variance, var_k=variance)
 
