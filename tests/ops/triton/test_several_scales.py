@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 
 from isotherm import attention
 from isotherm.ops import triton as kernels
-from isotherm.ops.triton import attend
-from isotherm.ops.triton import scales as many
+from isotherm.ops.triton import key_splits, several_scales
+from isotherm.ops.triton.attention_call import AttentionCall
 from isotherm.ops.triton.fields import Fields
 from tests.ops.cases import Case, assert_same_statistics, problem
 
@@ -111,24 +111,26 @@ def test_eight_scales_share_a_pass(scales, causal, sums, device, sums_pay):
     ],
 )
 def test_what_is_a_sum_of_others_needs_no_exponential(scales, exponentials):
-    assert many.plan(tuple(scales)).made.count(many.NEITHER) == exponentials
+    assert several_scales.plan(tuple(scales)).factors.count(several_scales.EXPONENTIAL) == exponentials
 
 
 @given(st.lists(st.one_of(st.integers(1, 60).map(lambda n: n / 20), st.floats(1e-3, 1e3)), min_size=1, max_size=8))
 def test_a_plan_adds_up(scales):
     scales = sorted(scales)
-    way = many.plan(tuple(scales))
+    way = several_scales.plan(tuple(scales))
     helpers, factors = len(way.nodes) - len(scales), []
     assert helpers in (0, 1)
     assert list(way.nodes[helpers:]) == scales
-    assert len(way.made) == len(way.nodes)
-    for i, (left, right) in enumerate(way.made):
-        factors.append(1 if (left, right) == many.NEITHER else factors[left] + factors[right])
+    assert len(way.factors) == len(way.nodes)
+    for i, (left, right) in enumerate(way.factors):
+        factors.append(1 if (left, right) == several_scales.EXPONENTIAL else factors[left] + factors[right])
         assert max(left, right) < i
-        assert (left, right) == many.NEITHER or way.nodes[left] + way.nodes[right] == pytest.approx(way.nodes[i], 1e-11)
-    assert max(factors) <= many.FACTORS
-    assert way.made.count(many.NEITHER) <= len(scales)
-    for scale, place in zip(scales, way.twice, strict=True):
+        assert (left, right) == several_scales.EXPONENTIAL or way.nodes[left] + way.nodes[right] == pytest.approx(
+            way.nodes[i], 1e-11
+        )
+    assert max(factors) <= several_scales.MOST_FACTORS
+    assert way.factors.count(several_scales.EXPONENTIAL) <= len(scales)
+    for scale, place in zip(scales, way.doubles, strict=True):
         assert place == -1 or scales[place] == pytest.approx(2 * scale, 1e-11)
 
 
@@ -175,8 +177,8 @@ def test_rows_beyond_the_shared_pass_are_done_again_at_every_scale(above, device
     q, k, v = (x.to(device) for x in Case("", 1, 1, queries=70, keys=83, dim=32, value_dim=32).tensors(torch.float16))
     k[:, :, 40:50] *= above
     scales, asked = [0.2, 0.4, 0.5, 0.8], []
-    launch = many._launch
-    monkeypatch.setattr(many, "_launch", lambda *args: (asked.append(args[4]), launch(*args))[1])
+    launch = several_scales._launch_general
+    monkeypatch.setattr(several_scales, "_launch_general", lambda *args: (asked.append(args[4]), launch(*args))[1])
     found = kernels.statistics_at(problem(q, k, v, scale=1.0), scales)
     assert [bool(flags.all()) for flags in asked] == [True]
     for scale, got in zip(scales, found, strict=True):
@@ -191,12 +193,12 @@ def test_logits_as_large_as_without_scaling_are_not_done_again(causal, device, m
     g = torch.Generator().manual_seed(3)
     q, k = (torch.randn(1, 1, size, 32, generator=g).to(device, torch.float16) for size in (128, 700))
     scales, asked = [0.25, 0.5, 1.0, 2.0], []
-    launch = many._launch
-    monkeypatch.setattr(many, "_launch", lambda *args: (asked.append(args[4]), launch(*args))[1])
+    launch = several_scales._launch_general
+    monkeypatch.setattr(several_scales, "_launch_general", lambda *args: (asked.append(args[4]), launch(*args))[1])
     found = kernels.statistics_at(problem(q, k, k, scale=1.0, causal=causal), scales)
     assert [bool(flags.any()) for flags in asked] == [False]
     largest = found[-1].max_logit - 2.0 * (q.double() @ k[:, :, :16].double().mT).amax(-1)
-    assert largest.max() * 1.44 > many.LARGEST / 2
+    assert largest.max() * 1.44 > several_scales.LARGEST / 2
     for scale, got in zip(scales, found, strict=True):
         want = attention(
             *(x.double().cpu() for x in (q, k, k)), scale=scale, causal=causal, stats=True, impl="reference"
@@ -210,8 +212,8 @@ def test_weights_that_a_high_reference_makes_too_small_are_done_again(device, mo
     q, k = (torch.zeros(1, 1, size, 32, dtype=torch.float16, device=device) for size in (64, 18))
     q[..., 0] = 1
     logits = torch.tensor([0, -55, *[-61] * 4, *[-75] * 5, *[-120] * 7], device=device)
-    flagged, launch = [], many._launch
-    monkeypatch.setattr(many, "_launch", lambda *args: (flagged.append(args[4]), launch(*args))[1])
+    flagged, launch = [], several_scales._launch_general
+    monkeypatch.setattr(several_scales, "_launch_general", lambda *args: (flagged.append(args[4]), launch(*args))[1])
     for size in (1.0, 0.7):
         k[..., 0] = logits * size
         scales = [0.25, 0.5, 1.0]
@@ -227,10 +229,10 @@ def test_blocks_that_are_not_flagged_are_left_alone(device):
     q, k, v = (
         x.to(device) for x in Case("", 1, 1, 1, queries=150, keys=40, dim=32, value_dim=32).tensors(torch.float16)
     )
-    call = attend.Call(q, k, v, torch.arange(150, device=device), None, None, False, 0, 1.0, 0.0)
+    call = AttentionCall(q, k, v, torch.arange(150, device=device), None, None, False, 0, 1.0, 0.0)
     fields = Fields.empty(call.shape, q.device, parts=2)
     fields.values.fill_(-7)
     flags = torch.tensor([0, 1, 0], dtype=torch.int8, device=device)
-    many._launch(call, [0.1, 0.3], attend.Split(1, 40), fields, flags)
+    several_scales._launch_general(call, [0.1, 0.3], key_splits.Split(1, 40), fields, flags)
     done = (fields.values != -7).all(1).flatten(0, 2).cpu()
     assert torch.equal(done, ((torch.arange(150) // 64) == 1).expand_as(done))

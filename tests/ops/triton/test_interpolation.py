@@ -10,21 +10,21 @@ from hypothesis import strategies as st
 
 from isotherm import attention
 from isotherm.ops import triton as kernels
-from isotherm.ops.triton import between, launch
-from isotherm.ops.triton import scales as many
+from isotherm.ops.triton import launch, several_scales
+from isotherm.ops.triton import several_scales_interpolation as interpolation
 from tests.ops.cases import Case, assert_same_statistics, problem
 
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")  # NumPy under the interpreter: exp2 of −inf
 
 UNRELATED = [0.2 * 1.34**i for i in range(8)]
-NODES = torch.tensor([c_float(2.0 ** (i / 2)).value for i in range(between.NODES)], dtype=torch.float64)
+NODES = torch.tensor([c_float(2.0 ** (i / 2)).value for i in range(interpolation.NODES)], dtype=torch.float64)
 KEYS = 16384
 BOUND = {"sum": 3e-6, "entropy": 3e-5, "squares": 5e-5}
 """Of Σw and Σw² relatively, of Σws / Σw in nats, for rows of so many keys."""
 
 
 def mix(ratios):
-    return torch.from_numpy(between.mixture(ratios.numpy()))
+    return torch.from_numpy(interpolation.coefficients(ratios.numpy()))
 
 
 def errors(logits, counts, ratios, mixture=None):
@@ -69,17 +69,19 @@ def test_the_worst_rows():
 
 
 def test_nodes_reach_from_below_the_lowest_scale_to_twice_the_highest():
-    low, *_, high = between.nodes(1.6)
+    low, *_, high = interpolation.nodes(1.6)
     assert high == pytest.approx(3.2)
-    assert low == pytest.approx(1.6 / between.REACH / 2**0.5)
-    assert many._halves(1.6).made.count(many.NEITHER) == 2
+    assert low == pytest.approx(1.6 / interpolation.MOST_RATIO / 2**0.5)
+    assert several_scales.interpolation_plan(1.6).factors.count(several_scales.EXPONENTIAL) == 2
 
 
 @pytest.fixture
 def tables(monkeypatch):
     """The sets of scales that were looked at between others."""
-    asked, real = [], between.table
-    monkeypatch.setattr(between, "table", lambda scales, device: (asked.append(list(scales)), real(scales, device))[1])
+    asked, real = [], interpolation.table
+    monkeypatch.setattr(
+        interpolation, "table", lambda scales, device: (asked.append(list(scales)), real(scales, device))[1]
+    )
     return asked
 
 
@@ -128,7 +130,7 @@ def test_float32_has_sums_of_its_own(device, tables):
 @pytest.mark.parametrize("causal", [False, True], ids=["full", "causal"])
 @pytest.mark.usefixtures("small_tiles", "poisoned_memory")
 def test_sums_of_their_own_are_there_still(causal, device, monkeypatch, tables):
-    monkeypatch.setattr(many, "EXPONENTIALS", many.AT_ONCE)
+    monkeypatch.setattr(several_scales, "MOST_EXPONENTIALS", several_scales.SCALES_AT_ONCE)
     check(SMALL, UNRELATED, device, causal=causal)
     assert not tables
 
@@ -140,9 +142,11 @@ def test_rows_whose_weights_leave_float32_are_done_again(kind, device, monkeypat
     that does no harm, two keys so far above the first ones that they have too much."""
     q, k = (torch.zeros(1, 1, size, 32, dtype=torch.float16, device=device) for size in (64, 160))
     q[..., 0] = 1
-    flagged, real = [], many._launch
+    flagged, real = [], several_scales._launch_general
     monkeypatch.setattr(
-        many, "_launch", lambda *args: (flagged.append(args[4]) if len(args) == 5 else None, real(*args))[1]
+        several_scales,
+        "_launch_general",
+        lambda *args: (flagged.append(args[4]) if len(args) == 5 else None, real(*args))[1],
     )
     rows = torch.tensor([1, 40, 63], device=device) if kind == "rows" else None
     options = {"window": 150} if kind == "window" else {}
@@ -166,8 +170,10 @@ def test_a_sink_does_no_harm(device, monkeypatch):
     """It is the largest by far in every row, and among the first keys: weights are not relative to it."""
     q, k, v = (x.to(device) for x in SMALL.tensors(torch.float16))
     q[..., 0], k[..., 0], k[:, :, 1, 0] = 1, 0, 50
-    flagged, real = [], many._launch
-    monkeypatch.setattr(many, "_launch", lambda *args: (flagged.append(bool(args[4].any())), real(*args))[1])
+    flagged, real = [], several_scales._launch_general
+    monkeypatch.setattr(
+        several_scales, "_launch_general", lambda *args: (flagged.append(bool(args[4].any())), real(*args))[1]
+    )
     found = kernels.statistics_at(problem(q, k, v, scale=1.0), UNRELATED)
     assert flagged == [False]
     for scale, got in zip(UNRELATED, found, strict=True):
@@ -178,34 +184,34 @@ def test_a_sink_does_no_harm(device, monkeypatch):
 
 @pytest.mark.usefixtures("small_tiles")
 def test_a_graph_that_is_captured_without_a_table_does_without(device, monkeypatch, tables):
-    monkeypatch.setattr(between, "_tables", {})
-    monkeypatch.setattr(between, "_in_graphs", {})
-    monkeypatch.setattr(between, "_capturing", lambda _: True)
+    monkeypatch.setattr(interpolation, "_tables", {})
+    monkeypatch.setattr(interpolation, "_in_graphs", {})
+    monkeypatch.setattr(interpolation, "_capturing", lambda _: True)
     launch.forget()
     check(SMALL, UNRELATED, device)
     assert not tables
-    monkeypatch.setattr(between, "_capturing", lambda _: False)
+    monkeypatch.setattr(interpolation, "_capturing", lambda _: False)
     check(SMALL, UNRELATED, device)
-    monkeypatch.setattr(between, "_capturing", lambda _: True)
+    monkeypatch.setattr(interpolation, "_capturing", lambda _: True)
     check(SMALL, UNRELATED, device)
     assert tables == [UNRELATED] * 2
-    assert list(between._in_graphs) == list(between._tables)  # and is not let go of
+    assert list(interpolation._in_graphs) == list(interpolation._tables)  # and is not let go of
 
 
 def test_a_table_is_the_same_every_time(monkeypatch):
     """To the last bit, wherever memory lies, and whatever device is the default."""
-    monkeypatch.setattr(between, "_tables", {})
-    first, held = between.table(UNRELATED, torch.device("cpu")), []
+    monkeypatch.setattr(interpolation, "_tables", {})
+    first, held = interpolation.table(UNRELATED, torch.device("cpu")), []
     for size in range(1, 40):
-        between._tables.clear()
+        interpolation._tables.clear()
         held.append(bytearray(7 * size))
         with torch.device("meta"):
-            assert torch.equal(first, between.table(UNRELATED, torch.device("cpu")))
+            assert torch.equal(first, interpolation.table(UNRELATED, torch.device("cpu")))
 
 
 def test_old_tables_are_let_go_of(monkeypatch):
-    monkeypatch.setattr(between, "_tables", {})
-    monkeypatch.setattr(between, "MOST", 3)
+    monkeypatch.setattr(interpolation, "_tables", {})
+    monkeypatch.setattr(interpolation, "MOST_TABLES", 3)
     for i in range(1, 6):
-        between.table([0.1 * i, 0.15 * i], torch.device("cpu"))
-    assert len(between._tables) == 3
+        interpolation.table([0.1 * i, 0.15 * i], torch.device("cpu"))
+    assert len(interpolation._tables) == 3

@@ -6,7 +6,7 @@ import torch
 from isotherm import attention
 from isotherm.ops import Problem, Visibility
 from isotherm.ops import triton as kernels
-from isotherm.ops.triton import attend, dense
+from isotherm.ops.triton import fast, key_splits
 
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")  # NumPy under the interpreter: exp2 of −inf
 NAMES = ("n", "lse", "max_logit", "entropy", "logit_mean", "logit_std", "sink", "collision")
@@ -15,22 +15,24 @@ NAMES = ("n", "lse", "max_logit", "entropy", "logit_mean", "logit_std", "sink", 
 @pytest.fixture(autouse=True)
 def small(device, monkeypatch, poisoned_memory):
     """Several spans and turns even where rows are few, and tiles the interpreter can afford."""
-    monkeypatch.setattr(dense, "SPAN", 64)
-    monkeypatch.setattr(dense, "TURNS", 2)
+    monkeypatch.setattr(fast, "SPAN", 64)
+    monkeypatch.setattr(fast, "TURNS", 2)
     if device == "cpu":
-        tile = dense.Tuning(16, 16, 1, 4)
+        tile = fast.Tuning(16, 16, 1, 4)
         for name in ("OUTPUT", "STATISTICS"):
-            monkeypatch.setattr(dense, name, {causal: {32: tile} for causal in (False, True)})
-        monkeypatch.setattr(dense, "SAMPLED", {32: tile})
-        monkeypatch.setattr(dense, "CAREFUL", {False: tile, True: tile})
+            monkeypatch.setattr(fast, name, {causal: {32: tile} for causal in (False, True)})
+        monkeypatch.setattr(fast, "SAMPLED", {32: tile})
+        monkeypatch.setattr(fast, "RECOMPUTE", {False: tile, True: tile})
 
 
 @pytest.fixture
 def marked(monkeypatch):
     """The rows done again, launch by launch."""
-    found, again = [], dense.again
+    found, again = [], fast.recompute_marked
     monkeypatch.setattr(
-        dense, "again", lambda call, cut, marks, **o: (found.append(marks.clone()), again(call, cut, marks, **o))
+        fast,
+        "recompute_marked",
+        lambda call, cut, marks, **o: (found.append(marks.clone()), again(call, cut, marks, **o)),
     )
     return found
 
@@ -68,8 +70,8 @@ def test_output_and_statistics(spread, causal, device, marked):
 @pytest.mark.parametrize("sampled", [False, True], ids=["every row", "some rows"])
 @pytest.mark.parametrize("causal", [False, True], ids=["full", "causal"])
 def test_statistics_alone(causal, sampled, split, device, marked, monkeypatch):
-    monkeypatch.setattr(attend, "PROGRAMS", 1 << 20 if split else 1)
-    monkeypatch.setattr(attend, "LEAST_SPLIT", 64)
+    monkeypatch.setattr(key_splits, "PROGRAMS", 1 << 20 if split else 1)
+    monkeypatch.setattr(key_splits, "LEAST_SPLIT", 64)
     q, k, v, scale, wide = hot(device, spread=6.0)
     rows = torch.tensor([3, 40, 41, 77, 112, 113, 149], device=device) if sampled else None
     seen = Visibility(torch.arange(150, device=device) + 20, 170, causal)
