@@ -60,7 +60,7 @@ def test_a_small_corpus_is_learned_by_heart_and_translated_exactly(by_heart):
     assert lines[-1] < 0.1
     trained = open_run(by_heart)
     held_out = {sample["source"] for sample in json.loads((by_heart / "result.json").read_text())["samples"]}
-    from isotherm.train.parallel import Pair, split
+    from isotherm.train.parallel_text import Pair, split
 
     known, unknown = split([Pair(*pair) for pair in pairs()], trained.config.data.held_out)
     assert held_out <= {pair.source for pair in unknown}

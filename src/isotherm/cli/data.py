@@ -103,7 +103,7 @@ def gettext(
     import json
 
     from isotherm.report.files import write_error
-    from isotherm.train.corpus import describe, gather, write
+    from isotherm.train.gettext_corpus import describe, gather, write
 
     if to and code and to != code:
         raise ArgumentError("--lang", ONE_CODE.format(to=to), got=code)

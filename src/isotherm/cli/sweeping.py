@@ -15,8 +15,8 @@ from isotherm.language import Text
 from isotherm.record import to_plain
 from isotherm.record.sweep import SweepRecord
 from isotherm.report import files, sweep, sweep_figure
+from isotherm.train.sweep.examples import corpora_of
 from isotherm.train.sweep.run import RECORD, How, run_sweep
-from isotherm.train.sweep.source import corpora_of
 from isotherm.train.sweep.spec import Spec, read_spec
 
 WROTE = Text("wrote {path}", "已写出 {path}")

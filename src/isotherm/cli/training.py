@@ -13,10 +13,10 @@ from rich.console import Console
 from rich.table import Table
 
 from isotherm.language import Text
-from isotherm.train.compare import LOSS, Contestant, compare
+from isotherm.train.compare_rules import LOSS, Contestant, compare
 from isotherm.train.config import PARALLEL, Config
 from isotherm.train.curves import plot
-from isotherm.train.loop import Outcome, train
+from isotherm.train.loop import TrainingEnd, train
 
 SHOWN = 4  # sample translations
 
@@ -125,7 +125,7 @@ def _scores(result: Any) -> Text:
     return told.format(bleu=scores["bleu"], chrf=scores["chrf"], n=scores["sentences"])
 
 
-def _stopped(outcome: Outcome, again: str) -> int:
+def _stopped(outcome: TrainingEnd, again: str) -> int:
     if _first():
         told = Text(
             "stopped and saved after step {step}; go on with: {again}", "已在第 {step} 步后保存并停止；继续：{again}"

@@ -15,7 +15,7 @@ from isotherm.lab.interval import effect_size, interval, line_over_seeds, over_s
 from isotherm.lab.recorded import Tuned, given, loss_of, sweeps, tuned
 from isotherm.language import Text
 from isotherm.record import Figure, Line, Measured
-from isotherm.record.sweep import Outcome, Trial
+from isotherm.record.sweep import Trial, TrialOutcome
 from isotherm.theory import BRITZ_2017
 from isotherm.train.sweep import run_trials
 
@@ -63,7 +63,7 @@ def hold(setting: Setting, scores: Sequence[str], starts: Sequence[str]) -> dict
     return entries
 
 
-def _entry(outcomes: list[Outcome]) -> Entry:
+def _entry(outcomes: list[TrialOutcome]) -> Entry:
     first, last = ([outcome.temperatures[i] for outcome in outcomes] for i in (0, -1))
     return Entry(
         tuple(map(loss_of, outcomes)),

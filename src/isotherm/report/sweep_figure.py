@@ -7,7 +7,7 @@ from statistics import fmean
 from typing import Any
 
 from isotherm.language import Text, current
-from isotherm.record.sweep import Cell, Outcome, SweepRecord
+from isotherm.record.sweep import Cell, SweepRecord, TrialOutcome
 from isotherm.report.explain.palette import RULE, SERIES
 from isotherm.report.sweep import NAMES
 
@@ -114,5 +114,5 @@ def _curve(record: SweepRecord, block: str, name: str, panel: Any, look: dict[st
         panel.plot(ordered, [fmean(steps[step]) for step in ordered], **{**look, "marker": None})
 
 
-def _fits(outcome: Outcome, settings: dict[str, str]) -> bool:
+def _fits(outcome: TrialOutcome, settings: dict[str, str]) -> bool:
     return all(str(getattr(outcome.trial, name)) == value for name, value in settings.items())

@@ -1,6 +1,6 @@
 """Batches whose order is a pure function of seed and step: a resumed run needs no memory of where its data stood."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -22,7 +22,7 @@ def generator(seed: int, *stream: int) -> torch.Generator:
 
 @dataclass(frozen=True)
 class Batch:
-    """What the model is called with, and labels [B, T] with padding where nothing is asked."""
+    """What a model is called with, and the token it should say at each place: labels [..., T], PAD where nothing is asked."""
 
     inputs: tuple[Tensor, ...]
     labels: Tensor
@@ -39,12 +39,15 @@ class Batch:
         """The index-th of `count` parts. A part without rows is one row that asks for nothing, so that it can be run."""
         if index >= len(self):
             return Batch(tuple(tensor[:1] for tensor in self.inputs), torch.full_like(self.labels[:1], PAD))
-        return Batch(tuple(tensor[index::count] for tensor in self.inputs), self.labels[index::count])
+        return self.map(lambda tensor: tensor[index::count])
+
+    def map(self, change: Callable[[Tensor], Tensor]) -> "Batch":
+        """The batch with every tensor changed."""
+        return Batch(tuple(change(tokens) for tokens in self.inputs), change(self.labels))
 
     def to(self, device: torch.device) -> "Batch":
-        """The same, there."""
-        moved = [tensor.to(device, non_blocking=True) for tensor in (*self.inputs, self.labels)]
-        return Batch(tuple(moved[:-1]), moved[-1])
+        """The batch on a device."""
+        return self.map(lambda tensor: tensor.to(device, non_blocking=True))
 
 
 class Ragged:
@@ -67,7 +70,7 @@ class Ragged:
         return found.where(inside, PAD).long()
 
 
-class Order:
+class BatchOrder:
     """Which examples make each step's batch: of similar length, so that little is padding.
 
     The examples are sorted by length and cut where a batch is full. Sorted lengths are the same in every epoch, and so are

@@ -4,11 +4,11 @@ The documents' tables are made from these sentences, and a test holds them toget
 """
 
 from dataclasses import dataclass, field, fields
-from difflib import get_close_matches
 from typing import Any, Literal, get_args
 
 from isotherm.errors import ArgumentError, named
 from isotherm.language import Text
+from isotherm.record.plain import one_of
 
 TASKS = ("copy", "reverse", "recall", "align")
 PARALLEL = ("tsv", "jsonl", "files", "gettext")
@@ -28,7 +28,7 @@ def key(default: Any, text: Text, *, least: float | None = None, most: float | N
 
 
 @dataclass(frozen=True)
-class Data:
+class DataSettings:
     """What is learned from."""
 
     kind: Literal["tsv", "jsonl", "files", "gettext", "text", "copy", "reverse", "recall", "align"] = key(
@@ -73,7 +73,7 @@ class Data:
 
 
 @dataclass(frozen=True)
-class Model:
+class ModelSettings:
     """What learns."""
 
     kind: Literal["transformer", "decoder", "recurrent", "bert"] = key(
@@ -112,7 +112,7 @@ class Model:
 
 
 @dataclass(frozen=True)
-class Optimizer:
+class OptimizerSettings:
     """How it learns: AdamW."""
 
     lr: float = key(1e-3, Text("the largest learning rate", "学习率的最大值"), least=0.0)
@@ -133,7 +133,7 @@ class Optimizer:
 
 
 @dataclass(frozen=True)
-class Run:
+class RunSettings:
     """How long, how much at once, where, and what is said meanwhile."""
 
     steps: int = key(1000, Text("optimizer steps", "优化步数"), least=1, free=True)
@@ -185,10 +185,10 @@ class Run:
 class Config:
     """A whole run."""
 
-    data: Data
-    model: Model
-    optimizer: Optimizer
-    run: Run
+    data: DataSettings = field(default_factory=DataSettings)
+    model: ModelSettings = field(default_factory=ModelSettings)
+    optimizer: OptimizerSettings = field(default_factory=OptimizerSettings)
+    run: RunSettings = field(default_factory=RunSettings)
 
     def __post_init__(self) -> None:
         _check_data(self.data)
@@ -227,7 +227,7 @@ def changed(before: Config, after: Config) -> list[str]:
     ]
 
 
-def _check_rule(model: Model) -> None:
+def _check_rule(model: ModelSettings) -> None:
     if model.kind != "recurrent":
         from isotherm.scale import parse
 
@@ -236,15 +236,11 @@ def _check_rule(model: Model) -> None:
         return
     from isotherm.models.recurrent import ScoreKind
 
-    scores = get_args(ScoreKind)
-    if model.rule not in scores:
-        near = get_close_matches(model.rule, scores, n=1)
-        hint = Text(" (did you mean {near}?)", "（是否要用 {near}？）").format(near=near[0]) if near else Text("", "")
-        expected = Text("{scores}{hint} for model.kind = recurrent", "{scores}{hint}（model.kind = recurrent 时）")
-        _refuse("model.rule", expected.format(scores=" | ".join(scores), hint=hint), repr(model.rule))
+    when = Text(" for model.kind = recurrent", "（model.kind = recurrent 时）")
+    one_of("model.rule", model.rule, get_args(ScoreKind), when=when)
 
 
-def _check_data(data: Data) -> None:
+def _check_data(data: DataSettings) -> None:
     needed, optional = NEEDED.get(data.kind, ()), OPTIONAL.get(data.kind, ())
     for name in ("path", "columns", "source", "target", "packages", "where"):
         given = getattr(data, name)

@@ -93,7 +93,7 @@ def _words(row: Tensor) -> list[int]:
 
 
 @dataclass(frozen=True)
-class Scores:
+class TranslationScores:
     """BLEU and chrF of a system's translations, 0 to 100, with sacrebleu's signatures so that others can compare."""
 
     bleu: float
@@ -102,7 +102,7 @@ class Scores:
     chrf_signature: str
 
 
-def score(outputs: Sequence[str], references: Sequence[str], lang: str) -> Scores:
+def score(outputs: Sequence[str], references: Sequence[str], lang: str) -> TranslationScores:
     """By sacrebleu: Chinese is cut into characters (`zh`), other languages into words (`13a`)."""
     try:
         from sacrebleu.metrics.bleu import BLEU
@@ -111,4 +111,4 @@ def score(outputs: Sequence[str], references: Sequence[str], lang: str) -> Score
         raise missing("sacrebleu") from error
     bleu, chrf = BLEU(tokenize="zh" if lang.lower().startswith("zh") else "13a"), CHRF()
     found = [metric.corpus_score(list(outputs), [list(references)]).score for metric in (bleu, chrf)]
-    return Scores(found[0], found[1], str(bleu.get_signature()), str(chrf.get_signature()))
+    return TranslationScores(found[0], found[1], str(bleu.get_signature()), str(chrf.get_signature()))

@@ -12,11 +12,11 @@ from torch import Tensor
 from isotherm.errors import InputError, named
 from isotherm.language import Text
 from isotherm.train import tasks
-from isotherm.train.batches import Batch, Order, Ragged, generator
-from isotherm.train.config import PARALLEL, TASKS, Config, Data
-from isotherm.train.corpus import gather
-from isotherm.train.parallel import Pair, digest, from_files, from_jsonl, from_tsv, share, split
-from isotherm.train.text import lines
+from isotherm.train.batches import Batch, BatchOrder, Ragged, generator
+from isotherm.train.config import PARALLEL, TASKS, Config, DataSettings
+from isotherm.train.gettext_corpus import gather
+from isotherm.train.parallel_text import Pair, digest, from_files, from_jsonl, from_tsv, share, split
+from isotherm.train.text_files import lines
 from isotherm.train.tokens import END, FIRST, PAD, START, UNKNOWN
 from isotherm.train.vocabulary import Vocabulary
 
@@ -67,7 +67,7 @@ def supply(config: Config, vocabulary: Vocabulary | None = None) -> Supply:
     return _text(data, run.batch_tokens, run.seed, vocabulary, masked=config.model.kind == "bert")
 
 
-def read_pairs(data: Data) -> list[Pair]:
+def read_pairs(data: DataSettings) -> list[Pair]:
     """The parallel text a configuration names."""
     if data.kind == "files":
         return from_files(data.source, data.target)
@@ -76,7 +76,7 @@ def read_pairs(data: Data) -> list[Pair]:
     return (from_tsv if data.kind == "tsv" else from_jsonl)(data.path, data.columns)
 
 
-def _parallel(data: Data, budget: int, seed: int, vocabulary: Vocabulary | None) -> Supply:
+def _parallel(data: DataSettings, budget: int, seed: int, vocabulary: Vocabulary | None) -> Supply:
     pairs = read_pairs(data)
     learn, held_out = split(pairs, data.held_out)
     _enough(data, len(learn), len(held_out))
@@ -113,8 +113,8 @@ class PairFeed:
 
     def __init__(self, learn: tuple[Ragged, Ragged], held_out: tuple[Ragged, Ragged], budget: int, seed: int) -> None:
         self._learn, self._held_out = learn, held_out
-        self._order = Order(torch.maximum(*(side.lengths for side in learn)), budget, seed)
-        self._check = Order(torch.maximum(*(side.lengths for side in held_out)), budget, seed)
+        self._order = BatchOrder(torch.maximum(*(side.lengths for side in learn)), budget, seed)
+        self._check = BatchOrder(torch.maximum(*(side.lengths for side in held_out)), budget, seed)
 
     def batch(self, step: int) -> Batch:
         """Source, target, and the target one step on."""
@@ -127,10 +127,10 @@ class PairFeed:
 
 def _translation(side: tuple[Ragged, Ragged], indices: Tensor) -> Batch:
     source, target = (ragged.rows(indices) for ragged in side)
-    return Batch((source, target[:, :-1]), target[:, 1:])
+    return tasks.teach(source, target, one_stream=False)
 
 
-def _text(data: Data, budget: int, seed: int, vocabulary: Vocabulary | None, *, masked: bool) -> Supply:
+def _text(data: DataSettings, budget: int, seed: int, vocabulary: Vocabulary | None, *, masked: bool) -> Supply:
     text = "\n".join(lines(data.path))
     pieces = [text[start : start + PIECE] for start in range(0, len(text), PIECE)]
     learn = [piece for piece in pieces if share(piece) >= data.held_out]
@@ -159,7 +159,7 @@ class BlockFeed:
     def __init__(self, learn: Tensor, held_out: Tensor, rows: int, seed: int, *, masked: bool, vocabulary: int) -> None:
         self._learn, self._held_out, self._rows, self._seed = learn, held_out, rows, seed
         self._masked, self._vocabulary = masked, vocabulary
-        self._order = Order(torch.ones(len(learn), dtype=torch.long), rows, seed)
+        self._order = BatchOrder(torch.ones(len(learn), dtype=torch.long), rows, seed)
 
     def batch(self, step: int) -> Batch:
         """Blocks in the order of the epoch."""
@@ -184,7 +184,7 @@ class BlockFeed:
 class TaskFeed:
     """A task made on the fly; held-out batches come from a stream of their own."""
 
-    def __init__(self, data: Data, seed: int, rows: int, *, one_stream: bool) -> None:
+    def __init__(self, data: DataSettings, seed: int, rows: int, *, one_stream: bool) -> None:
         self._data, self._seed, self._rows, self._one_stream = data, seed, rows, one_stream
         self._kept = cache(lambda place: self._make(2, place))
 
@@ -197,17 +197,11 @@ class TaskFeed:
         return (self._kept(place) for place in range(min(most, 4)))
 
     def _make(self, stream: int, place: int) -> Batch:
-        data = self._data
-        drawn = generator(self._seed, stream, place)
-        examples = tasks.make(data.kind, drawn, self._rows, data.length, data.vocabulary)
-        if self._one_stream:
-            tokens, labels = examples.sequence()
-            return Batch((tokens,), labels)
-        read, said = examples.teacher()
-        return Batch((examples.source, read), said)
+        data, drawn = self._data, generator(self._seed, stream, place)
+        return tasks.make(data.kind, drawn, self._rows, data.length, data.vocabulary, one_stream=self._one_stream)
 
 
-def _enough(data: Data, learn: int, held_out: int) -> None:
+def _enough(data: DataSettings, learn: int, held_out: int) -> None:
     if learn and held_out:
         return
     why = Text(

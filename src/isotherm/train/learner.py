@@ -14,7 +14,7 @@ from isotherm.errors import ArgumentError, IsothermError
 from isotherm.language import Text
 from isotherm.models import Bert, Shape, build, smoothed_cross_entropy, warm_up
 from isotherm.train.batches import Batch
-from isotherm.train.config import TASKS, Config, Optimizer
+from isotherm.train.config import TASKS, Config, OptimizerSettings
 from isotherm.train.processes import Processes
 from isotherm.train.tokens import PAD
 
@@ -54,10 +54,10 @@ def make_model(config: Config, vocabulary: int) -> nn.Module:
     return FillsGaps(made) if isinstance(made, Bert) else made
 
 
-def rate(optimizer: Optimizer, step: int, steps: int) -> float:
+def rate(optimizer: OptimizerSettings, step: int, steps: int) -> float:
     """The learning rate of a step, counted from 1, of `steps` in all.
 
-    >>> [round(rate(Optimizer(lr=1.0, warmup=4), step, 100), 3) for step in (1, 4, 16)]
+    >>> [round(rate(OptimizerSettings(lr=1.0, warmup=4), step, 100), 3) for step in (1, 4, 16)]
     [0.25, 1.0, 0.5]
     """
     lr, warmup = optimizer.lr, max(optimizer.warmup, 1)
@@ -196,7 +196,7 @@ def _held(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
     return ((name, tensor) for name, tensor in chain(model.named_parameters(), model.named_buffers()) if name in kept)
 
 
-def _adamw(settings: Optimizer, weights: Mapping[str, nn.Parameter], *, fused: bool) -> torch.optim.AdamW:
+def _adamw(settings: OptimizerSettings, weights: Mapping[str, nn.Parameter], *, fused: bool) -> torch.optim.AdamW:
     """Matrices decay; gains, biases and scales do not."""
     groups = [
         {"params": [weight for weight in weights.values() if weight.ndim >= 2], "weight_decay": settings.weight_decay},

@@ -20,20 +20,20 @@ from isotherm.errors import InputError, IsothermError, named
 from isotherm.language import Text
 from isotherm.report.files import write_atomically
 from isotherm.train import checkpoint as checkpoints
-from isotherm.train.checkpoint import Checkpoint
+from isotherm.train.checkpoint import Checkpoint, Notes
 from isotherm.train.config import PARALLEL, TASKS, Config
 from isotherm.train.evaluate import gates, held_out_loss, score, translate
 from isotherm.train.feeds import Supply, supply
-from isotherm.train.folder import Folder
 from isotherm.train.interrupt import Interrupt
 from isotherm.train.learner import Learner, rate
 from isotherm.train.processes import Processes, join
 from isotherm.train.progress import Reporter
+from isotherm.train.run_folder import RunFolder
 from isotherm.train.vocabulary import Vocabulary, missing
 
 
 @dataclass(frozen=True)
-class Outcome:
+class TrainingEnd:
     """How a run ended: the signal that stopped it, or None and its result."""
 
     folder: Path
@@ -42,10 +42,10 @@ class Outcome:
     result: Mapping[str, Any]
 
 
-def train(config: Config, path: Path, *, resume: bool = False, title: str = "", quiet: bool = False) -> Outcome:
+def train(config: Config, path: Path, *, resume: bool = False, title: str = "", quiet: bool = False) -> TrainingEnd:
     """Train what the configuration describes, in a folder of its own; `resume` goes on from its last whole checkpoint."""
     _check_packages(config)
-    processes, folder = join(config.run.device), Folder(path)
+    processes, folder = join(config.run.device), RunFolder(path)
     with Reporter(config.run.steps, quiet=quiet or not processes.first, title=title) as reporter, ExitStack() as held:
         with processes.together():
             if processes.first:
@@ -77,7 +77,7 @@ def _check_packages(config: Config) -> None:
 
 
 def _open(
-    config: Config, folder: Folder, processes: Processes, reporter: Reporter, *, resume: bool
+    config: Config, folder: RunFolder, processes: Processes, reporter: Reporter, *, resume: bool
 ) -> Checkpoint | None:
     """The folder of a new run, or the last checkpoint of one. Only the first process writes."""
     if processes.first:
@@ -92,21 +92,20 @@ def _open(
     if not processes.first:
         return last
     if not (resume and folder.begun):
-        folder.begin(config)
+        folder.write_config(config)
         return None
+    folder.measured()  # a damaged file is refused before anything is written
     if last is None:
         reporter.say(Text("no checkpoint yet: from the start", "还没有检查点：从头开始"))
     else:
         reporter.say(Text("resuming after step {step}", "从第 {step} 步之后继续").format(step=last.step))
-    folder.ask(config)  # it may go on for longer than was asked for at first
-    folder.rewind(0 if last is None else last.step)
     return last
 
 
 class Loop:
     """One run: a learner, what it is fed, and the folder its measurements and checkpoints go to."""
 
-    def __init__(self, config: Config, folder: Folder, fed: Supply, learner: Learner, reporter: Reporter) -> None:
+    def __init__(self, config: Config, folder: RunFolder, fed: Supply, learner: Learner, reporter: Reporter) -> None:
         self.config, self.folder, self.fed, self.learner, self.reporter = config, folder, fed, learner, reporter
         self.processes = learner.processes
         self._losses: list[float] = []  # since the last line of metrics
@@ -114,10 +113,14 @@ class Loop:
         self._tokens, self._since = 0, time.monotonic()
         self._saved = 0
 
-    def run(self, last: Checkpoint | None) -> Outcome:
+    def run(self, last: Checkpoint | None) -> TrainingEnd:
         """From the last checkpoint, or the start, to the end or the first signal."""
         first = 0 if last is None else self._restore(last)
         run = self.config.run
+        with self.processes.together():
+            if self.processes.first and self.folder.begun:
+                self.folder.write_config(self.config)  # it may ask for more steps than before
+                self.folder.rewind(first)
         self.reporter.begin(first)
         with Interrupt() as interrupt:
             for step in range(first + 1, run.steps + 1):
@@ -131,8 +134,8 @@ class Loop:
                 if asked or ends or _due(step, run.checkpoint_every):
                     self._save(step)
                 if asked:
-                    return Outcome(self.folder.path, step, asked, {})
-        return Outcome(self.folder.path, run.steps, None, self._finish())
+                    return TrainingEnd(self.folder.path, step, asked, {})
+        return TrainingEnd(self.folder.path, run.steps, None, self._finish())
 
     def _step(self, step: int) -> Tensor:
         run, processes = self.config.run, self.processes
@@ -206,18 +209,12 @@ class Loop:
         tensors = self.learner.tensors() | self._random()
         with self.processes.together():
             if self.processes.first:
-                checkpoints.save(
-                    self.folder.checkpoints, Checkpoint(step, tensors, self._notes() | {"losses": self._losses})
-                )
+                checkpoints.save(self.folder.checkpoints, Checkpoint(step, tensors, self._notes()))
         self._saved = step
 
-    def _notes(self) -> dict[str, Any]:
-        vocabulary = self.fed.vocabulary
-        return {
-            "vocabulary": None if vocabulary is None else vocabulary.digest,
-            "data": self.fed.digest,
-            "processes": self.processes.world,
-        }
+    def _notes(self) -> Notes:
+        vocabulary = None if self.fed.vocabulary is None else self.fed.vocabulary.digest
+        return Notes(vocabulary, self.fed.digest, self.processes.world, tuple(self._losses))
 
     def _random(self) -> dict[str, Tensor]:
         """The random states of every process, by rank."""
@@ -238,7 +235,7 @@ class Loop:
             torch.set_rng_state(last.tensors[f"random.cpu.{rank}"])
         if self.processes.device.type == "cuda" and f"random.cuda.{rank}" in last.tensors:
             torch.cuda.set_rng_state(last.tensors[f"random.cuda.{rank}"], self.processes.device)
-        self._losses = list(last.notes["losses"])
+        self._losses = list(last.notes.losses)
         self._saved = last.step
         return last.step
 
@@ -248,7 +245,7 @@ class Loop:
             ("vocabulary", Text("vocabulary (tokenizer.json)", "词表（tokenizer.json）")),
             ("data", Text("text", "文本")),
         ):
-            if last.notes[name] != self._notes()[name]:
+            if getattr(last.notes, name) != getattr(self._notes(), name):
                 why = Text(
                     "the checkpoint of step {step} was made with another {what}; put it back, or start anew with --out",
                     "第 {step} 步的检查点用的是另一个{what}；请恢复原状，或用 --out 重新开始",

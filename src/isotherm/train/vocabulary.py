@@ -12,7 +12,7 @@ from typing import Any
 
 from isotherm.errors import ArgumentError, InputError, IsothermError
 from isotherm.language import Text
-from isotherm.train.text import read
+from isotherm.record.files import read_bytes
 from isotherm.train.tokens import FIRST, SPECIAL
 
 
@@ -50,7 +50,7 @@ class Vocabulary:
     @classmethod
     def load(cls, path: str | Path) -> "Vocabulary":
         """From a tokenizer.json; its special ids must be ours."""
-        text = read(path)
+        text = read_bytes(path)
         try:
             tokenizer = _tokenizers().Tokenizer.from_str(text.decode())
         except Exception as error:  # tokenizers raises bare Exception

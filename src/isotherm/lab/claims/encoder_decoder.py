@@ -13,7 +13,7 @@ from isotherm.lab.numerals import numeral, percent
 from isotherm.language import Text
 from isotherm.models import Shape, Transformer
 from isotherm.record import Figure, Line, Measured, Step
-from isotherm.record.sweep import Outcome, Trial
+from isotherm.record.sweep import Trial, TrialOutcome
 from isotherm.train.sweep import run_trials
 
 AGREE = 1e-10
@@ -74,7 +74,7 @@ def _by_torch(model: Transformer, source: Tensor, target: Tensor) -> Tensor:
     return model.embedding.logits(states)
 
 
-def _train(setting: Setting) -> list[Outcome]:
+def _train(setting: Setting) -> list[TrialOutcome]:
     names = ("task", "width", "heads", "layers", "vocabulary", "length", "batch", "steps", "lr", "warmup")
     given = {name: setting[name] for name in names}
     trials = [Trial(model="transformer", seed=setting.seed * 1000 + seed, **given) for seed in range(setting["seeds"])]
@@ -89,7 +89,7 @@ def _train(setting: Setting) -> list[Outcome]:
 
 
 def _measured(
-    setting: Setting, trained: list[Outcome], compared: tuple[list[float], ...], agrees: bool, learns: bool
+    setting: Setting, trained: list[TrialOutcome], compared: tuple[list[float], ...], agrees: bool, learns: bool
 ) -> tuple[Measured, ...]:
     outputs, gradients, leaks = compared
     start, end = ([value or 0.0 for value in values] for values in _losses(trained))
@@ -105,11 +105,11 @@ def _measured(
     )
 
 
-def _losses(trained: list[Outcome]) -> tuple[list[float | None], list[float | None]]:
+def _losses(trained: list[TrialOutcome]) -> tuple[list[float | None], list[float | None]]:
     return [outcome.held_out_start for outcome in trained], [outcome.held_out for outcome in trained]
 
 
-def _figure(setting: Setting, trained: list[Outcome]) -> Figure:
+def _figure(setting: Setting, trained: list[TrialOutcome]) -> Figure:
     steps = [step for step, _ in trained[0].losses]
     values = [[outcome.losses[i][1] or 0.0 for outcome in trained] for i in range(len(steps))]
     guess = Line(

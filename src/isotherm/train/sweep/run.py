@@ -12,17 +12,17 @@ import torch
 
 from isotherm.errors import ArgumentError
 from isotherm.language import Text
-from isotherm.record.sweep import SWEEP_SCHEMA, Outcome, SweepRecord
+from isotherm.record.sweep import SWEEP_SCHEMA, SweepRecord, TrialOutcome
 from isotherm.train.sweep.analysis import analyses, cells
-from isotherm.train.sweep.cluster import run_on_ray
-from isotherm.train.sweep.group import TOGETHER
-from isotherm.train.sweep.job import Group, Job
-from isotherm.train.sweep.local import run_here
+from isotherm.train.sweep.examples import corpora_of
+from isotherm.train.sweep.group_job import Group, Job
+from isotherm.train.sweep.group_training import TOGETHER
+from isotherm.train.sweep.local_executor import run_here
 from isotherm.train.sweep.provenance import commit, versions
-from isotherm.train.sweep.source import corpora_of
+from isotherm.train.sweep.ray_executor import run_on_ray
 from isotherm.train.sweep.spec import Spec
 from isotherm.train.sweep.store import Store
-from isotherm.train.trial import groups
+from isotherm.train.sweep.trials import groups
 
 RECORD = "sweep.json"
 Watch = Callable[[int, int], object]
@@ -47,11 +47,11 @@ def run_sweep(spec: Spec, folder: str | Path, how: How, watch: Watch = lambda _s
     started = time.perf_counter()
     check_device(how.device, here=how.executor == "local")
     store = Store(folder, how.precision)
-    found: dict[str, Outcome] = {}
+    found: dict[str, TrialOutcome] = {}
     left = _left(spec, store, how, found)
     watch(0, len(found))
 
-    def done(outcomes: list[Outcome]) -> None:
+    def done(outcomes: list[TrialOutcome]) -> None:
         store.put(outcomes)
         found.update({outcome.trial.key(): outcome for outcome in outcomes})
         watch(0, len(found))
@@ -62,7 +62,7 @@ def run_sweep(spec: Spec, folder: str | Path, how: How, watch: Watch = lambda _s
     return summed_up(spec, found, how.precision, time.perf_counter() - started)
 
 
-def _left(spec: Spec, store: Store, how: How, found: dict[str, Outcome]) -> list[Group]:
+def _left(spec: Spec, store: Store, how: How, found: dict[str, TrialOutcome]) -> list[Group]:
     """The groups with a trial that is missing: trained again as a whole, so that every number comes out the same."""
     most = how.together or TOGETHER.get(torch.device(how.device).type, TOGETHER["cpu"])
     left = []
@@ -96,7 +96,7 @@ def check_device(name: str, *, here: bool) -> None:
         raise ArgumentError("--device", expected, got=name) from None
 
 
-def summed_up(spec: Spec, found: dict[str, Outcome], precision: str, seconds: float) -> SweepRecord:
+def summed_up(spec: Spec, found: dict[str, TrialOutcome], precision: str, seconds: float) -> SweepRecord:
     """The record of a sweep whose trials are all there."""
     blocks = [(name, [found[trial.key()] for trial in trials]) for name, trials in spec.blocks]
     outcomes = tuple(found[trial.key()] for trial in spec.trials)

@@ -11,7 +11,7 @@ from pathlib import Path
 from isotherm.errors import ArgumentError, InputError
 from isotherm.language import Text
 from isotherm.record import from_plain, to_plain
-from isotherm.record.sweep import Outcome, Trial
+from isotherm.record.sweep import Trial, TrialOutcome
 from isotherm.report.files import write_atomically
 
 OUTCOMES = "trials"
@@ -36,15 +36,15 @@ class Store:
         """Where a trial's outcome lies."""
         return self.folder / OUTCOMES / f"{trial.key()}.json"
 
-    def put(self, outcomes: Sequence[Outcome]) -> None:
+    def put(self, outcomes: Sequence[TrialOutcome]) -> None:
         """Keep some outcomes."""
         for outcome in outcomes:
             write_atomically(self.path(outcome.trial), json.dumps(to_plain(outcome), ensure_ascii=False))
 
-    def get(self, trial: Trial) -> Outcome | None:
+    def get(self, trial: Trial) -> TrialOutcome | None:
         """The outcome of a trial, if a whole one is there; an `InputError` if it is there in another precision."""
         try:
-            found = from_plain(Outcome, json.loads(self.path(trial).read_text(encoding="utf-8")), where="outcome")
+            found = from_plain(TrialOutcome, json.loads(self.path(trial).read_text(encoding="utf-8")), where="outcome")
         except (OSError, ValueError, ArgumentError):
             return None
         if found.trial != trial:

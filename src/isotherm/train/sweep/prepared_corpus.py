@@ -18,8 +18,9 @@ from numpy.typing import NDArray
 
 from isotherm.errors import ArgumentError, InputError, IsothermError
 from isotherm.language import Text
-from isotherm.train.parallel import from_tsv, split
-from isotherm.train.text import lines, read
+from isotherm.record.files import read_bytes
+from isotherm.train.parallel_text import from_tsv, split
+from isotherm.train.text_files import lines
 from isotherm.train.tokens import SPECIAL
 
 HELD_OUT = 0.05
@@ -41,7 +42,7 @@ class Side:
 
 
 @dataclass(frozen=True)
-class Corpus:
+class PreparedCorpus:
     """A prepared corpus: its sides (source and target, or the text alone), of which the first `learned` are learned from."""
 
     sides: tuple[Side, ...]
@@ -58,10 +59,10 @@ def fingerprint(path: Path) -> str:
         cached = sorted(path.parent.glob(f"{path.name}.*.npz"))
         if cached:
             return _load(cached[0]).digest
-    return sha256(read(path)).hexdigest()[:12]
+    return sha256(read_bytes(path)).hexdigest()[:12]
 
 
-def read_corpus(name: str, task: str, vocabulary: int, root: Path) -> Corpus:
+def read_corpus(name: str, task: str, vocabulary: int, root: Path) -> PreparedCorpus:
     """The corpus `name` (with or without `@fingerprint`) under `root`, prepared first if it has not been."""
     bare, _, expected = name.partition("@")
     path = root / bare
@@ -144,11 +145,11 @@ def _save(path: Path, arrays: dict[str, Any]) -> None:
     path.chmod(0o644)
 
 
-def _load(path: Path) -> Corpus:
+def _load(path: Path) -> PreparedCorpus:
     try:
         with path.open("rb") as file, np.load(file, allow_pickle=False) as found:
             sides = tuple(Side(found[f"ids{i}"], found[f"ends{i}"]) for i in range(2) if f"ids{i}" in found)
-            return Corpus(sides, int(found["learned"]), int(found["vocabulary"]), str(found["digest"]))
+            return PreparedCorpus(sides, int(found["learned"]), int(found["vocabulary"]), str(found["digest"]))
     except FileNotFoundError:
         raise InputError(path, Text("there is no such file", "没有这个文件")) from None
     except DAMAGE:

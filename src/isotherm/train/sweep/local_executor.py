@@ -12,8 +12,8 @@ from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from typing import Any
 
-from isotherm.train.sweep.group import Tick
-from isotherm.train.sweep.job import ATTEMPTS, Done, Group, Job, by_cost, gave_up, unwrap, work
+from isotherm.train.sweep.group_job import ATTEMPTS, Done, Group, Job, by_cost, gave_up, unwrap, work
+from isotherm.train.sweep.group_training import Tick
 
 LOOK_EVERY = 0.3
 """Seconds between looks at what the workers have done."""

@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from isotherm.errors import InputError
-from isotherm.train.parallel import Pair, from_files, from_jsonl, from_tsv, split
-from isotherm.train.text import lines
+from isotherm.train.parallel_text import Pair, from_files, from_jsonl, from_tsv, split
+from isotherm.train.text_files import lines
 
 WANTED = [Pair("Add page", "添加页面"), Pair("Line\u2028within", "行\u2028内")]
 

@@ -14,7 +14,7 @@ from typing import Any
 
 from isotherm.errors import ArgumentError, InputError, IsothermError
 from isotherm.language import Text
-from isotherm.train.sweep.job import ATTEMPTS, Done, Group, Job, by_cost, gave_up, unwrap, work
+from isotherm.train.sweep.group_job import ATTEMPTS, Done, Group, Job, by_cost, gave_up, unwrap, work
 
 ANSWERS_WITHIN = 5.0
 """Seconds a cluster has to answer."""

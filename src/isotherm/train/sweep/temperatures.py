@@ -11,7 +11,8 @@ from isotherm.ops import Score
 from isotherm.probe import probe
 from isotherm.record.sweep import Temperature
 from isotherm.stats import RowStats
-from isotherm.train.stacked import NOTHING, Batch, Stack
+from isotherm.train.batches import Batch
+from isotherm.train.sweep.model_stack import ModelStack
 from isotherm.train.tokens import PAD
 
 EXAMPLES = 8
@@ -27,7 +28,7 @@ def projections(model: nn.Module) -> tuple[list[str], list[str]]:
 
 
 @torch.no_grad()
-def temperature(stack: Stack, model: int, batch: Batch) -> Temperature:
+def temperature(stack: ModelStack, model: int, batch: Batch) -> Temperature:
     """One model of the stack, as it is now, on a few examples of a batch.
 
     Only rows that matter count: where something is asked of the model, or, in an encoder, where a word stands; and not rows
@@ -67,7 +68,7 @@ def rows_of(model: nn.Module, inputs: tuple[Tensor, ...]) -> list[RowStats]:
 def _counting(values: Tensor, stats: RowStats, batch: Batch) -> Tensor:
     """The values [B, H, T] of the rows that count; which tokens the queries are is told by how many there are."""
     counts = (stats.n > 1) & ~stats.invalid
-    for places in (batch.labels != NOTHING, *(tokens != PAD for tokens in batch.inputs)):
+    for places in (batch.labels != PAD, *(tokens != PAD for tokens in batch.inputs)):
         if places.shape[1] == counts.shape[-1]:
             return values[counts & places.unsqueeze(1)]
     return values[counts]

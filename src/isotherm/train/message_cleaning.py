@@ -4,8 +4,8 @@ import html
 import re
 from collections import Counter
 
-from isotherm.train.catalogues import Message
-from isotherm.train.parallel import Pair
+from isotherm.train.gettext_files import Message
+from isotherm.train.parallel_text import Pair
 
 _TAG = re.compile(r"</?[a-zA-Z][^<>]*>")
 _ACCELERATOR = re.compile(r"\s*[(（][&_][A-Za-z0-9][)）]")  # 文件(&F), as translations that cannot mark a letter do

@@ -9,14 +9,14 @@ import torch
 
 from isotherm.errors import IsothermError
 from isotherm.language import Text
-from isotherm.record.sweep import Outcome, Trial
-from isotherm.train.sweep.group import Tick, train_group
-from isotherm.train.sweep.source import Corpora
+from isotherm.record.sweep import Trial, TrialOutcome
+from isotherm.train.sweep.examples import Corpora
+from isotherm.train.sweep.group_training import Tick, train_group
 
 ATTEMPTS = 3
 """Times a group is started anew after the process or node that had it died."""
 Group = tuple[Trial, ...]
-Done = Callable[[Sequence[Outcome]], object]
+Done = Callable[[Sequence[TrialOutcome]], object]
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,7 @@ class Job:
     corpora: Corpora = field(default_factory=dict)
 
 
-def work(group: Group, job: Job, tick: Tick = lambda _steps: None) -> list[Outcome] | Text:
+def work(group: Group, job: Job, tick: Tick = lambda _steps: None) -> list[TrialOutcome] | Text:
     """Train a group. A mistake of the caller's comes back as its sentence, since exceptions travel badly."""
     try:
         with few_threads(job.threads):
@@ -43,7 +43,7 @@ def work(group: Group, job: Job, tick: Tick = lambda _steps: None) -> list[Outco
         ).format(n=len(group), width=group[0].width)
 
 
-def unwrap(answer: list[Outcome] | Text) -> list[Outcome]:
+def unwrap(answer: list[TrialOutcome] | Text) -> list[TrialOutcome]:
     """The outcomes, or the mistake raised here."""
     if isinstance(answer, Text):
         raise IsothermError(answer)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from isotherm.errors import InputError
 from isotherm.language import Text
-from isotherm.train.text import lines
+from isotherm.train.text_files import lines
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,9 +14,9 @@ from re import sub
 from isotherm.errors import InputError
 from isotherm.language import Text
 from isotherm.report.files import write_atomically
-from isotherm.train.catalogues import messages
-from isotherm.train.cleaning import clean, key
-from isotherm.train.parallel import Pair
+from isotherm.train.gettext_files import messages
+from isotherm.train.message_cleaning import clean, key
+from isotherm.train.parallel_text import Pair
 
 SCHEMA = "isotherm.corpus/1"
 _SAME = (
@@ -38,7 +38,7 @@ class Provenance:
 
 
 @dataclass(frozen=True)
-class Corpus:
+class GettextCorpus:
     """Pairs, each source once, and where they came from."""
 
     lang: str
@@ -46,7 +46,7 @@ class Corpus:
     provenance: tuple[Provenance, ...]
 
 
-def gather(packages: Sequence[str], lang: str, *, where: Path | None = None, longest: int = 200) -> Corpus:
+def gather(packages: Sequence[str], lang: str, *, where: Path | None = None, longest: int = 200) -> GettextCorpus:
     """Every translation into `lang` in these packages' catalogues, cleaned; of several for one source the first is kept.
 
     `where` is the folder the packages are installed in (as by `pip install --target`), else this environment.
@@ -75,10 +75,10 @@ def gather(packages: Sequence[str], lang: str, *, where: Path | None = None, lon
                 pairs=len(pairs) - before,
             )
         )
-    return Corpus(lang, tuple(pairs), tuple(provenance))
+    return GettextCorpus(lang, tuple(pairs), tuple(provenance))
 
 
-def write(corpus: Corpus, path: Path) -> Path:
+def write(corpus: GettextCorpus, path: Path) -> Path:
     """The pairs as a table, and beside it a JSON note of their provenance, whose path is returned."""
     note = path.with_suffix(".json")
     write_atomically(path, "".join(f"{pair.source}\t{pair.target}\n" for pair in corpus.pairs))
@@ -86,7 +86,7 @@ def write(corpus: Corpus, path: Path) -> Path:
     return note
 
 
-def describe(corpus: Corpus) -> dict[str, object]:
+def describe(corpus: GettextCorpus) -> dict[str, object]:
     """The note of provenance as plain data."""
     return {
         "schema": SCHEMA,
