@@ -80,11 +80,11 @@ def step(learner, batch, lr=0.01):
     ],
 )
 def test_every_model_learns_a_task_and_is_restored_to_the_bit(tsv, kind, rule, data):
-    from isotherm.train.feeds import supply
+    from isotherm.train.feeds import load_training_data
 
     changes = {"data__kind": data, "data__length": 3, "data__vocabulary": 11, "model__kind": kind, "model__rule": rule}
     config = tiny(tsv, model__dropout=0.0, **changes)
-    fed = supply(config)
+    fed = load_training_data(config)
     learner = Learner(config, fed.size, ALONE)
     course = [step(learner, fed.feed.batch(0)) for _ in range(30)]
     assert course[-1] < 0.5 * course[0]
@@ -111,10 +111,10 @@ def test_lower_precision_learns_and_half_precision_needs_a_gpu(tsv, plain, tmp_p
 
 
 def test_the_gradient_is_clipped(tsv):
-    from isotherm.train.feeds import supply
+    from isotherm.train.feeds import load_training_data
 
     config = tiny(tsv, optimizer__clip=1e-9)
-    fed = supply(config)
+    fed = load_training_data(config)
     learner = Learner(config, fed.size, ALONE)
     before = [weight.detach().clone() for weight in learner.model.parameters()]
     learner.step([fed.feed.batch(0)], fed.feed.batch(0).tokens, 0.0)

@@ -82,10 +82,10 @@ def test_what_is_wrong_is_named(tmp_path, read, message):
 
 
 def test_a_file_that_may_not_be_read(tmp_path, monkeypatch):
-    def refuse(_):
+    def refuse(*_):
         raise PermissionError(13, "Permission denied")
 
-    monkeypatch.setattr("pathlib.Path.read_bytes", refuse)
+    monkeypatch.setattr("pathlib.Path.open", refuse)
     with pytest.raises(InputError, match=r"cannot be read \(Permission denied\)"):
         lines(tmp_path / "x")
 

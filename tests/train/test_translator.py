@@ -106,9 +106,9 @@ def test_a_sentence_too_long_is_named(capsys, by_heart):
 def test_what_cannot_be_opened_is_named(capsys, by_heart, tmp_path):
     assert "there is no such run" in call(capsys, "translate", tmp_path / "none", "x")[2]
     assert "no run is there; `isotherm train" in call(capsys, "translate", tmp_path, "x")[2]
-    loop.Folder(tmp_path / "begun").begin(tiny(tmp_path / "x.tsv"))
+    loop.RunFolder(tmp_path / "begun").write_config(tiny(tmp_path / "x.tsv"))
     assert "no checkpoint yet; `isotherm train" in call(capsys, "translate", tmp_path / "begun", "x")[2]
-    loop.Folder(tmp_path / "task").begin(tiny(tmp_path / "x.tsv", data__kind="copy"))
+    loop.RunFolder(tmp_path / "task").write_config(tiny(tmp_path / "x.tsv", data__kind="copy"))
     assert "this run learned copy, not to translate" in call(capsys, "translate", tmp_path / "task", "x")[2]
     assert "isotherm: --device: expected auto" in call(capsys, "translate", by_heart, "x", "--device", "abacus")[2]
     (tmp_path / "task" / "config.json").write_text("{")
@@ -274,7 +274,7 @@ def test_control_c_before_the_first_step_is_not_mute(capsys, toml, monkeypatch):
     def interrupted(*_):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(loop, "supply", interrupted)
+    monkeypatch.setattr(loop, "load_training_data", interrupted)
     code, out, err = call(capsys, "train", toml)
     assert (code, out) == (130, "")
     assert err == "stopped; what was saved before is kept, and --resume goes on from there\n"

@@ -10,7 +10,7 @@ from isotherm.train.tokens import PAD
 
 
 def generator(seed: int, *stream: int) -> torch.Generator:
-    """Random numbers of their own for each stream, the same on every machine.
+    """A generator for one stream of random numbers, the same on every machine.
 
     >>> torch.rand(1, generator=generator(0, 1, 2)) == torch.rand(1, generator=generator(0, 1, 2))
     tensor([True])
@@ -32,11 +32,11 @@ class Batch:
 
     @property
     def tokens(self) -> int:
-        """How many answers are asked for."""
+        """How many tokens the labels ask for."""
         return int((self.labels != PAD).sum())
 
     def part(self, index: int, count: int) -> "Batch":
-        """The index-th of `count` parts. A part without rows is one row that asks for nothing, so that it can be run."""
+        """The index-th of `count` parts. Where no row is left for a part, it is one row that asks for nothing."""
         if index >= len(self):
             return Batch(tuple(tensor[:1] for tensor in self.inputs), torch.full_like(self.labels[:1], PAD))
         return self.map(lambda tensor: tensor[index::count])
@@ -51,7 +51,7 @@ class Batch:
 
 
 class Ragged:
-    """Rows of different lengths, end to end in one tensor; `rows` pads those asked for."""
+    """Rows of different lengths, end to end in one tensor; `rows` returns some of them padded."""
 
     def __init__(self, rows: Sequence[Sequence[int]]) -> None:
         self.lengths = torch.tensor([len(row) for row in rows], dtype=torch.long)
@@ -71,10 +71,10 @@ class Ragged:
 
 
 class BatchOrder:
-    """Which examples make each step's batch: of similar length, so that little is padding.
+    """Which examples make each step's batch. They have similar lengths, so that little of the batch is padding.
 
-    The examples are sorted by length and cut where a batch is full. Sorted lengths are the same in every epoch, and so are
-    the cuts; what changes with the epoch is which of the equally long ones come first, and the order of the batches.
+    The examples are sorted by length and cut where a batch is full. The sorted lengths, and so the cuts, are the same in every
+    epoch. The order of equally long examples and the order of the batches change from epoch to epoch.
     """
 
     def __init__(self, lengths: Tensor, budget: int, seed: int) -> None:

@@ -1,6 +1,6 @@
-"""What a run is: four frozen tables, each key with its default, its bounds and a sentence about it in both languages.
+"""A run's configuration: four tables, each key with its default, its bounds and a sentence about it in both languages.
 
-The documents' tables are made from these sentences, and a test holds them together.
+The tables of keys in docs/train.md are made from these sentences; a test compares them.
 """
 
 from dataclasses import dataclass, field, fields
@@ -23,13 +23,13 @@ OPTIONAL = {"tsv": ("columns",), "jsonl": ("columns",), "gettext": ("where",)}
 
 
 def key(default: Any, text: Text, *, least: float | None = None, most: float | None = None, free: bool = False) -> Any:
-    """A key of the configuration. `free`: may differ when a run is resumed, since it changes no number of the training."""
+    """A key of the configuration. A `free` key may differ in a resumed run: the training computes the same."""
     return field(default=default, metadata={"text": text, "least": least, "most": most, "free": free})
 
 
 @dataclass(frozen=True)
 class DataSettings:
-    """What is learned from."""
+    """Where the examples come from."""
 
     kind: Literal["tsv", "jsonl", "files", "gettext", "text", "copy", "reverse", "recall", "align"] = key(
         "tsv",
@@ -74,7 +74,7 @@ class DataSettings:
 
 @dataclass(frozen=True)
 class ModelSettings:
-    """What learns."""
+    """The model."""
 
     kind: Literal["transformer", "decoder", "recurrent", "bert"] = key(
         "transformer",
@@ -113,7 +113,7 @@ class ModelSettings:
 
 @dataclass(frozen=True)
 class OptimizerSettings:
-    """How it learns: AdamW."""
+    """AdamW and its learning rate."""
 
     lr: float = key(1e-3, Text("the largest learning rate", "学习率的最大值"), least=0.0)
     schedule: Literal["noam", "cosine", "constant"] = key(
@@ -134,7 +134,7 @@ class OptimizerSettings:
 
 @dataclass(frozen=True)
 class RunSettings:
-    """How long, how much at once, where, and what is said meanwhile."""
+    """How long the run is, how much it computes at once and where, and how often it reports."""
 
     steps: int = key(1000, Text("optimizer steps", "优化步数"), least=1, free=True)
     batch_tokens: int = key(
@@ -183,7 +183,7 @@ class RunSettings:
 
 @dataclass(frozen=True)
 class Config:
-    """A whole run."""
+    """A whole configuration. The checks here are those that concern several keys."""
 
     data: DataSettings = field(default_factory=DataSettings)
     model: ModelSettings = field(default_factory=ModelSettings)

@@ -1,4 +1,4 @@
-"""How well a model has learned: the loss on what it never saw, what its attention is doing, and its translations scored."""
+"""How well a model has learned: its loss on held-out examples, the gates of its attention, and scores of its translations."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -29,7 +29,7 @@ class Gates:
 
 
 def held_out_loss(learner: Learner, feed: Feed, most: int) -> tuple[float, float]:
-    """Mean loss per held-out token, and the share of them that are right; batches are shared out among the processes."""
+    """The mean loss per held-out token and the share of tokens predicted right. The processes share the batches."""
     processes = learner.processes
     sums = torch.zeros(3, dtype=torch.float64)
     for place, batch in enumerate(feed.held_out(most)):
@@ -41,7 +41,7 @@ def held_out_loss(learner: Learner, feed: Feed, most: int) -> tuple[float, float
 
 
 def gates(model: nn.Module, batch: Batch, device: torch.device) -> Gates | None:
-    """What a probe sees of the attention on a few examples; None for a model without softmax rows to see."""
+    """The gates on a few examples, seen by a probe; None for a model without softmax rows."""
     batch = _few(batch).to(device)
     model.eval()
     captures, _, _ = look(model, batch.inputs)
@@ -58,7 +58,7 @@ def gates(model: nn.Module, batch: Batch, device: torch.device) -> Gates | None:
 
 
 def _few(batch: Batch) -> Batch:
-    """Examples without padding, where there are any: padding is nobody's row."""
+    """The first examples without padding; the first ones of all where each has some."""
     whole = torch.stack([(tensor != PAD).all(1) for tensor in batch.inputs]).all(0)
     rows = (whole if bool(whole.any()) else torch.ones_like(whole)).nonzero().flatten()[:LOOKED_AT]
     return Batch(tuple(tensor[rows] for tensor in batch.inputs), batch.labels[rows])

@@ -1,7 +1,7 @@
-"""A real parallel corpus from what is installed: the message catalogues that Python packages carry.
+"""A parallel corpus from the message catalogues of installed Python packages.
 
-Programs are translated by people, under open licences, into many languages, so `pip install` brings parallel text. The
-corpus comes with a note of where each sentence came from and under which licence.
+People translate programs into many languages under open licences, so `pip install` brings parallel text. A note beside
+the corpus says which packages it came from and under which licences.
 """
 
 import json
@@ -47,7 +47,7 @@ class GettextCorpus:
 
 
 def gather(packages: Sequence[str], lang: str, *, where: Path | None = None, longest: int = 200) -> GettextCorpus:
-    """Every translation into `lang` in these packages' catalogues, cleaned; of several for one source the first is kept.
+    """Every translation into `lang` in these packages' catalogues, cleaned. The first translation of each source is kept.
 
     `where` is the folder the packages are installed in (as by `pip install --target`), else this environment.
     `longest` is in characters of the source.
@@ -144,7 +144,7 @@ def _plain_name(lang: str) -> str:
 
 
 def _licence(package: Distribution) -> str:
-    """As the package states it: an expression, a short name, or its classifier; some put the whole text in its place."""
+    """The licence the package states: an expression, a short name, or its classifier. A whole licence text is passed over."""
     told = package.metadata
     for header in ("License-Expression", "License"):
         text = (told[header] or "").strip() if header in told else ""

@@ -1,4 +1,4 @@
-"""gettext catalogues, compiled (.mo) and as written (.po): what a program says, and how translators said it.
+"""Read gettext catalogues, compiled (.mo) and as written (.po).
 
 Python's own `gettext` looks messages up but does not list them, so both formats are read here; they are small.
 """
@@ -17,7 +17,7 @@ from isotherm.train.text_files import lines
 
 @dataclass(frozen=True)
 class Message:
-    """One translated message: of several plural forms, the one for many."""
+    """A message and its translation; of several plural forms, those for many."""
 
     source: str
     target: str

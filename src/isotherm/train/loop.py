@@ -1,4 +1,4 @@
-"""The training loop: the same numbers whether it ran through, was stopped, or was killed and resumed.
+"""The training loop. It gives the same numbers whether it runs through, is stopped, or is killed and resumed.
 
 What a step computes depends on the checkpointed state and the step's number alone: batches are a function of seed and
 step, and the random states of every process are in the checkpoint.
@@ -23,7 +23,7 @@ from isotherm.train import checkpoint as checkpoints
 from isotherm.train.checkpoint import Checkpoint, Notes
 from isotherm.train.config import PARALLEL, TASKS, Config
 from isotherm.train.evaluate import gates, held_out_loss, score, translate
-from isotherm.train.feeds import Supply, supply
+from isotherm.train.feeds import TrainingData, load_training_data
 from isotherm.train.interrupt import Interrupt
 from isotherm.train.learner import Learner, rate
 from isotherm.train.processes import Processes, join
@@ -50,9 +50,9 @@ def train(config: Config, path: Path, *, resume: bool = False, title: str = "", 
         with processes.together():
             if processes.first:
                 held.enter_context(folder.held())
-            last = _open(config, folder, processes, reporter, resume=resume)
+            last = _open_run(config, folder, processes, reporter, resume=resume)
             vocabulary = Vocabulary.load(folder.tokenizer) if last is not None and folder.tokenizer.exists() else None
-            fed = supply(config, vocabulary)
+            fed = load_training_data(config, vocabulary)
             if processes.first and fed.vocabulary is not None and vocabulary is None:
                 write_atomically(folder.tokenizer, fed.vocabulary.to_json())
         with named(rule="model.rule"):
@@ -64,7 +64,7 @@ def train(config: Config, path: Path, *, resume: bool = False, title: str = "", 
 
 
 def _check_packages(config: Config) -> None:
-    """What will be needed in an hour is asked for now."""
+    """Refuse now if a package is missing that the run would need only at its end."""
     parallel = config.data.kind in PARALLEL
     needed = {
         "safetensors": True,
@@ -76,7 +76,7 @@ def _check_packages(config: Config) -> None:
             raise missing(package)
 
 
-def _open(
+def _open_run(
     config: Config, folder: RunFolder, processes: Processes, reporter: Reporter, *, resume: bool
 ) -> Checkpoint | None:
     """The folder of a new run, or the last checkpoint of one. Only the first process writes."""
@@ -105,7 +105,9 @@ def _open(
 class Loop:
     """One run: a learner, what it is fed, and the folder its measurements and checkpoints go to."""
 
-    def __init__(self, config: Config, folder: RunFolder, fed: Supply, learner: Learner, reporter: Reporter) -> None:
+    def __init__(
+        self, config: Config, folder: RunFolder, fed: TrainingData, learner: Learner, reporter: Reporter
+    ) -> None:
         self.config, self.folder, self.fed, self.learner, self.reporter = config, folder, fed, learner, reporter
         self.processes = learner.processes
         self._losses: list[float] = []  # since the last line of metrics
@@ -122,7 +124,7 @@ class Loop:
                 self.folder.write_config(self.config)  # it may ask for more steps than before
                 self.folder.rewind(first)
         self.reporter.begin(first)
-        with Interrupt() as interrupt:
+        with Interrupt().listening() as interrupt:
             for step in range(first + 1, run.steps + 1):
                 norm = self._step(step)
                 ends = step == run.steps
@@ -130,7 +132,7 @@ class Loop:
                     self._log(step, norm)
                 if ends or _due(step, run.evaluate_every):
                     self._evaluate(step)
-                asked = self._asked(step, interrupt)
+                asked = self._stop_signal(step, interrupt)
                 if asked or ends or _due(step, run.checkpoint_every):
                     self._save(step)
                 if asked:
@@ -148,8 +150,8 @@ class Loop:
         self._tokens += batch.tokens
         return norm
 
-    def _settle(self, step: int) -> None:
-        """Bring the losses since the last line of metrics here, each summed over all processes. None may be infinite."""
+    def _fetch_losses(self, step: int) -> None:
+        """Fetch the losses since the last line of metrics, each summed over all processes; refuse one that is not finite."""
         if self._waiting:
             self._losses += self.processes.total(torch.stack(self._waiting).cpu().double()).tolist()
             self._waiting = []
@@ -169,7 +171,7 @@ class Loop:
                 raise IsothermError(why.format(loss=loss, step=step, saved=saved))
 
     def _log(self, step: int, norm: Tensor) -> None:
-        self._settle(step)
+        self._fetch_losses(step)
         loss = sum(self._losses) / len(self._losses)
         now = time.monotonic()
         speed = self._tokens / max(now - self._since, 1e-9)
@@ -195,8 +197,8 @@ class Loop:
             self.folder.record({"kind": "held_out", "step": step, "loss": loss, "accuracy": accuracy, **told})
             self.reporter.measured(step, loss, None if seen is None else seen.p50)
 
-    def _asked(self, step: int, interrupt: Interrupt) -> int | None:
-        """The signal that asked to stop. Several processes agree on it now and then, since asking waits for the device."""
+    def _stop_signal(self, step: int, interrupt: Interrupt) -> int | None:
+        """The signal that asked to stop. Several processes agree on it every `log_every` steps: that waits for the device."""
         if self.processes.world == 1:
             return interrupt.asked
         if step % self.config.run.log_every:
@@ -205,7 +207,7 @@ class Loop:
         return max(int(one) for one in told) or None
 
     def _save(self, step: int) -> None:
-        self._settle(step)
+        self._fetch_losses(step)
         tensors = self.learner.tensors() | self._random()
         with self.processes.together():
             if self.processes.first:
@@ -228,7 +230,7 @@ class Loop:
         }
 
     def _restore(self, last: Checkpoint) -> int:
-        self._same(last)
+        self._check_same_data(last)
         self.learner.restore(last.tensors)
         rank = self.processes.rank
         if f"random.cpu.{rank}" in last.tensors:
@@ -239,8 +241,8 @@ class Loop:
         self._saved = last.step
         return last.step
 
-    def _same(self, last: Checkpoint) -> None:
-        """A checkpoint goes on only with the vocabulary and the text it was made with."""
+    def _check_same_data(self, last: Checkpoint) -> None:
+        """Refuse a checkpoint that was made with another vocabulary or text."""
         for name, text in (
             ("vocabulary", Text("vocabulary (tokenizer.json)", "词表（tokenizer.json）")),
             ("data", Text("text", "文本")),
@@ -253,7 +255,7 @@ class Loop:
                 raise InputError(self.folder.path, why.format(step=last.step, what=text))
 
     def _finish(self) -> dict[str, Any]:
-        """The last measurements, and held-out sentences translated and scored; only the first process needs them."""
+        """The first process writes and returns the result: last measurements, and scores of translated held-out sentences."""
         if not self.processes.first:
             return {}
         lines = self.folder.measured()

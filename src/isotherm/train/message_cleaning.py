@@ -1,4 +1,4 @@
-"""From a program's messages to sentences: markup, keyboard accelerators and placeholders are the program's, not language."""
+"""Turn a program's messages into sentences: remove markup and keyboard accelerators, and number the placeholders."""
 
 import html
 import re
@@ -38,7 +38,7 @@ def clean(message: Message, *, chinese: bool) -> Pair | None:
 
 
 def key(sentence: str) -> str:
-    """What two sentences share that differ in capitals, spaces or punctuation only."""
+    """A key that is equal for sentences that differ in capitals, spaces or punctuation only."""
     return re.sub(r"[\W_]+", " ", sentence).casefold().strip()
 
 

@@ -20,7 +20,7 @@ from isotherm.train.vocabulary import Vocabulary
 
 @dataclass(frozen=True)
 class Trained:
-    """A model with its vocabulary, after so many steps."""
+    """A trained model with its vocabulary, and how many steps it was trained for."""
 
     config: Config
     vocabulary: Vocabulary

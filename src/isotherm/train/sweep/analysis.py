@@ -1,4 +1,4 @@
-"""What outcomes say over seeds: means with 95 % t-intervals, effect sizes, and the numbers that sum a series up."""
+"""Sum outcomes up over seeds: means with 95 % t-intervals, effect sizes, and a few numbers for each series."""
 
 from collections.abc import Callable, Iterable, Sequence
 from math import sqrt

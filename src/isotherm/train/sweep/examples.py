@@ -1,7 +1,7 @@
 """Where a trial's examples come from: made by a task, or drawn from a corpus.
 
 A stream of data belongs to a seed, not to a model: two trials that differ in rule or learning rate read the same
-examples in the same order, so that what differs between them is not luck. The held-out examples are the same for all.
+examples in the same order, so that the data cannot explain a difference. The held-out examples are the same for all.
 """
 
 from abc import ABC, abstractmethod
@@ -44,7 +44,7 @@ class Source(ABC):
 
     @abstractmethod
     def draw(self, generator: torch.Generator, count: int, length: int, *, held_out: bool) -> Batch:
-        """`count` examples, on the device; what they are depends on the generator alone."""
+        """Draw `count` examples to the device; they depend on the generator alone."""
 
     def chunks(self, seed: int) -> Iterator[Batch]:
         """The endless stream of one seed, CHUNK steps at a time: [CHUNK, B, L]."""

@@ -1,4 +1,4 @@
-"""One group as work to be done elsewhere: what a process or a node needs, and what it gives back."""
+"""Train one group in another process or on another node: what it needs, and what it returns."""
 
 from collections.abc import Callable, Sequence
 from contextlib import contextmanager
@@ -14,7 +14,7 @@ from isotherm.train.sweep.examples import Corpora
 from isotherm.train.sweep.group_training import Tick, train_group
 
 ATTEMPTS = 3
-"""Times a group is started anew after the process or node that had it died."""
+"""How often a group is started again after the process or node that trained it died."""
 Group = tuple[Trial, ...]
 Done = Callable[[Sequence[TrialOutcome]], object]
 
@@ -30,7 +30,7 @@ class Job:
 
 
 def work(group: Group, job: Job, tick: Tick = lambda _steps: None) -> list[TrialOutcome] | Text:
-    """Train a group. A mistake of the caller's comes back as its sentence, since exceptions travel badly."""
+    """Train a group. An `IsothermError` is returned as its sentence, since exceptions do not pickle well."""
     try:
         with few_threads(job.threads):
             return train_group(group, device=job.device, precision=job.precision, corpora=job.corpora, progress=tick)
@@ -44,7 +44,7 @@ def work(group: Group, job: Job, tick: Tick = lambda _steps: None) -> list[Trial
 
 
 def unwrap(answer: list[TrialOutcome] | Text) -> list[TrialOutcome]:
-    """The outcomes, or the mistake raised here."""
+    """The outcomes; a sentence is raised as an error here."""
     if isinstance(answer, Text):
         raise IsothermError(answer)
     return answer

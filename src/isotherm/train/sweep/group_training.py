@@ -1,9 +1,10 @@
-"""One group of trials from start to finish: built, trained together, looked into along the way, tested."""
+"""Train one group of trials together: build the models, train them, measure their attention on the way, test them."""
 
 import time
 from collections.abc import Callable, Iterator, Sequence
 from math import isfinite
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -75,39 +76,53 @@ def train_group(
     stops = {round(share * trial.steps) for share in LOOKS}
     log.look()
     for progressed in advance(stack, source, group, stops):
-        log.keep(progressed)
+        log.progress.append(progressed)
         progress(len(group) * len(progressed.losses))
         if stack.taken in stops:
             log.look()
     end, right = test(stack, held_out)
     longer = [_at_length(log, length, source.held_out(length, TESTED_LONGER)) for length in trial.test_lengths]
-    seconds = (time.perf_counter() - started) / len(group)
-    found = []
-    for i, one in enumerate(group):
-        losses, gradients, diverged_at = log.curves(i, one.steps)
-        lost = diverged_at is not None
-        found.append(
-            TrialOutcome(
-                trial=one,
-                losses=losses,
-                held_out_start=_finite(start[i]),
-                held_out=None if lost else _finite(end[i]),
-                accuracy=None if lost else _finite(right[i]),
-                by_length=() if lost else tuple(tested[i] for tested in longer),
-                diverged=lost,
-                diverged_at=diverged_at,
-                temperatures=tuple(look[i] for look in log.looks),
-                gradients=gradients,
-                parameters=sum(parameter.numel() for parameter in stack.template.parameters()),
-                seconds=seconds,
-                together=len(group),
-                graph=stack.captures,
-                device=device_name(place),
-                precision=precision,
-                versions=versions(),
-            )
-        )
-    return found
+    shared = {
+        "parameters": sum(parameter.numel() for parameter in stack.template.parameters()),
+        "seconds": (time.perf_counter() - started) / len(group),
+        "together": len(group),
+        "graph": stack.captures,
+        "device": device_name(place),
+        "precision": precision,
+        "versions": versions(),
+    }
+    tests = list(zip(start, end, right, strict=True))
+    return [
+        _outcome(log, i, tests[i], tuple(tested[i] for tested in longer), trial=one, **shared)
+        for i, one in enumerate(group)
+    ]
+
+
+def _outcome(
+    log: "_Log",
+    model: int,
+    tests: tuple[float, float, float],
+    longer: tuple[AtLength, ...],
+    trial: Trial,
+    **shared: Any,
+) -> TrialOutcome:
+    """One model's outcome. `tests` are its loss before and after training, and its accuracy after."""
+    losses, gradients, diverged_at = log.curves(model, trial.steps)
+    start, end, right = map(_finite, tests)
+    lost = diverged_at is not None
+    return TrialOutcome(
+        trial=trial,
+        losses=losses,
+        held_out_start=start,
+        held_out=None if lost else end,
+        accuracy=None if lost else right,
+        by_length=() if lost else longer,
+        diverged=lost,
+        diverged_at=diverged_at,
+        temperatures=tuple(look[model] for look in log.looks),
+        gradients=gradients,
+        **shared,
+    )
 
 
 def _at_length(log: "_Log", length: int, batches: Sequence[Batch]) -> list[AtLength]:
@@ -198,16 +213,12 @@ def test(stack: ModelStack, batches: Sequence[Batch]) -> tuple[list[float], list
 
 
 class _Log:
-    """What a group did along the way."""
+    """What a group did along the way: its progress, and looks into its models' attention on one batch."""
 
     def __init__(self, stack: ModelStack, batch: Batch) -> None:
         self.stack, self.batch = stack, batch
         self.progress: list[Progress] = []
         self.looks: list[list[Temperature]] = []
-
-    def keep(self, progressed: Progress) -> None:
-        """Remember some steps."""
-        self.progress.append(progressed)
 
     def look(self) -> None:
         """Look into every model's attention now."""

@@ -16,12 +16,12 @@ from zipfile import BadZipFile
 import numpy as np
 from numpy.typing import NDArray
 
-from isotherm.errors import ArgumentError, InputError, IsothermError
+from isotherm.errors import ArgumentError, InputError
 from isotherm.language import Text
 from isotherm.record.files import read_bytes
 from isotherm.train.parallel_text import from_tsv, split
 from isotherm.train.text_files import lines
-from isotherm.train.tokens import SPECIAL
+from isotherm.train.vocabulary import Vocabulary
 
 HELD_OUT = 0.05
 """The share held out: of pairs by a hash of the source, of running text its end."""
@@ -100,41 +100,21 @@ def prepare(path: Path, task: str, vocabulary: int) -> Path:
         expected = Text("{least} to 65535 for a corpus", "语料任务须为 {least} 到 65535").format(least=LEAST_VOCABULARY)
         raise ArgumentError("vocabulary", expected, got=vocabulary)
     if task == "text":
-        texts = ["\n".join(lines(path))]
-        columns, learned = [texts], 1
+        columns, learned = [["\n".join(lines(path))]], 1
     else:
         learn, held_out = split(from_tsv(path), HELD_OUT)
         pairs, learned = [*learn, *held_out], len(learn)
         columns = [[pair.source for pair in pairs], [pair.target for pair in pairs]]
-    tokenizer = _tokenizer([sentence for column in columns for sentence in column], vocabulary)
+    texts = [sentence for column in columns for sentence in column]
+    words = Vocabulary.learn(texts, vocabulary, rarest=0, normalise=False)
     arrays: dict[str, Any] = {"learned": learned, "vocabulary": vocabulary, "digest": fingerprint(path)}
     for index, column in enumerate(columns):
-        encoded = [encoding.ids for encoding in tokenizer.encode_batch(column)]
+        encoded = words.encode(column)
         arrays[f"ids{index}"] = np.concatenate([np.asarray(ids, np.uint16) for ids in encoded])
         arrays[f"ends{index}"] = np.cumsum([len(ids) for ids in encoded])
     target = prepared_path(path, task, vocabulary)
     _save(target, arrays)
     return target
-
-
-def _tokenizer(texts: list[str], vocabulary: int) -> Any:
-    try:
-        from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
-    except ImportError:
-        why = Text(
-            "preparing a corpus needs tokenizers: pip install 'isotherm[train]', or bring the .npz file",
-            "准备语料需要 tokenizers：pip install 'isotherm[train]'，或带上 .npz 文件",
-        )
-        raise IsothermError(why) from None
-    tokenizer = Tokenizer(models.BPE())
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    tokenizer.decoder = decoders.ByteLevel()
-    alphabet = pre_tokenizers.ByteLevel.alphabet()
-    trainer = trainers.BpeTrainer(
-        vocab_size=vocabulary, special_tokens=list(SPECIAL), initial_alphabet=alphabet, show_progress=False
-    )
-    tokenizer.train_from_iterator(texts, trainer)
-    return tokenizer
 
 
 def _save(path: Path, arrays: dict[str, Any]) -> None:

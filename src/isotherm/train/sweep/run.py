@@ -1,18 +1,17 @@
-"""A whole sweep: what is not in the store is trained, and everything together is summed up in one record."""
+"""Run a whole sweep: train what the store lacks, and sum everything up in one record."""
 
 import os
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Literal
 
 import torch
 
-from isotherm.errors import ArgumentError
-from isotherm.language import Text
 from isotherm.record.sweep import SWEEP_SCHEMA, SweepRecord, TrialOutcome
+from isotherm.train.processes import pick
 from isotherm.train.sweep.analysis import analyses, cells
 from isotherm.train.sweep.examples import corpora_of
 from isotherm.train.sweep.group_job import Group, Job
@@ -43,9 +42,9 @@ class How:
 
 
 def run_sweep(spec: Spec, folder: str | Path, how: How, watch: Watch = lambda _steps, _trials: None) -> SweepRecord:
-    """Train what the store in `folder` does not hold yet, and sum everything up. Stopped and started again, it goes on."""
+    """Train what the store in `folder` lacks, and sum everything up. A sweep that was stopped goes on where it was."""
     started = time.perf_counter()
-    check_device(how.device, here=how.executor == "local")
+    how = replace(how, device=str(pick(how.device, argument="--device", here=how.executor == "local")))
     store = Store(folder, how.precision)
     found: dict[str, TrialOutcome] = {}
     left = _left(spec, store, how, found)
@@ -63,7 +62,7 @@ def run_sweep(spec: Spec, folder: str | Path, how: How, watch: Watch = lambda _s
 
 
 def _left(spec: Spec, store: Store, how: How, found: dict[str, TrialOutcome]) -> list[Group]:
-    """The groups with a trial that is missing: trained again as a whole, so that every number comes out the same."""
+    """The groups that lack a trial. They are trained again as a whole, so that every number comes out the same."""
     most = how.together or TOGETHER.get(torch.device(how.device).type, TOGETHER["cpu"])
     left = []
     for group in groups(spec.trials, most):
@@ -83,17 +82,6 @@ def _train(left: list[Group], job: Job, how: How, done: Callable[..., None], tic
     else:
         workers = how.workers or (1 if on_gpu else os.cpu_count() or 1)
         run_here(left, job, workers=min(workers, len(left)), done=done, tick=tick)
-
-
-def check_device(name: str, *, here: bool) -> None:
-    """Refuse a device that is none, or, for training here, one that is not here."""
-    try:
-        device = torch.device(name)
-        if here:
-            torch.zeros(1, device=device).item()
-    except (RuntimeError, AssertionError, NotImplementedError):
-        expected = Text("one that is here (cpu, cuda …)", "本机可用的设备（cpu、cuda 等）")
-        raise ArgumentError("--device", expected, got=name) from None
 
 
 def summed_up(spec: Spec, found: dict[str, TrialOutcome], precision: str, seconds: float) -> SweepRecord:
