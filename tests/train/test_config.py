@@ -44,7 +44,7 @@ MISTAKES = {
         GOOD + '[optimizer]\nschedule = "cosin"\n',
         r"schedule: expected noam \| cosine \| constant \(did you mean cosine\?\), got 'cosin'",
     ),
-    "too small": (GOOD + "[run]\nsteps = 0\n", "run.steps: expected 1 or more, got 0"),
+    "too small": (GOOD + "[run]\nsteps = 0\n", "run.steps: expected 1 to 1000000000, got 0"),
     "too large": (GOOD + "[model]\ndropout = 1.5\n", "model.dropout: expected 0.0 to 0.9, got 1.5"),
     "not a number": (GOOD + "[optimizer]\nlr = nan\n", "optimizer.lr: expected a number within range, got nan"),
     "width": (GOOD + "[model]\nwidth = 10\n", "model.width: expected a multiple of model.heads, or a model.head_dim"),
@@ -65,6 +65,27 @@ MISTAKES = {
     "a memory without end": (GOOD + "[optimizer]\nbeta1 = 1.0\n", "optimizer.beta1: expected 0.0 to 0.9999, got 1.0"),
     "nor of squares": (GOOD + "[optimizer]\nbeta2 = 1.0\n", "optimizer.beta2: expected 0.0 to 0.9999, got 1.0"),
     "a seed past 64 bits": (GOOD + "[run]\nseed = 99999999999999999999\n", "run.seed: expected 0 to "),
+    "layers without end": (
+        GOOD + "[model]\nlayers = 100000000000000000000\n",
+        r"model\.layers: expected 1 to 1024, got 10\^20",
+    ),
+    "a width of ten thousand digits": (
+        GOOD + f"[model]\nwidth = 0x{'f' * 9000}\n",
+        r"model\.width: expected 1 to 131072, got 10\^",
+    ),
+    "a number of ten thousand digits": (GOOD + f"[model]\nwidth = {'9' * 9000}\n", r"not TOML \("),
+    "words without end": (
+        "[data]\nkind = 'copy'\nvocabulary = 100000000000000000000\n",
+        r"data\.vocabulary: expected 6 to ",
+    ),
+    "a large float": (GOOD + "[run]\nsteps = 1e20\n", r"run\.steps: expected a whole number, got 1e\+20"),
+    "an infinite rate": (GOOD + "[optimizer]\nlr = inf\n", r"optimizer\.lr: expected a number within range, got inf"),
+    "nested without end": (f"data = {'[' * 99999}", r"not TOML \("),
+    "too many parameters": (
+        GOOD + "[model]\nwidth = 131072\nlayers = 1024\n",
+        r"model: expected at most 1e\+11 parameters in all, got",
+    ),
+    "no threads": (GOOD + "[run]\nthreads = 0\n", r"run\.threads: expected 1 to 256, got 0"),
     "a key of another kind": (
         'data = {kind = "files", source = "a", target = "b", path = "x"}\n',
         "data.path: expected nothing for data.kind = files, got 'x'",
@@ -139,6 +160,13 @@ def test_bounds_hold_for_defaults():
         name = {DataSettings: "data", ModelSettings: "model", OptimizerSettings: "optimizer", RunSettings: "run"}[table]
         plain = {key: list(value) if isinstance(value, tuple) else value for key, value in given.items()}
         assert getattr(from_plain({"data": {"path": "x"}, name: plain}), name) == table(**given)
+
+
+def test_every_number_has_an_upper_bound():
+    for table in (DataSettings, ModelSettings, OptimizerSettings, RunSettings):
+        for item in fields(table):
+            if type(item.default) in (int, float) or item.name in ("head_dim", "hidden"):
+                assert item.metadata["least"] <= (item.default or 1) <= item.metadata["most"], item.name
 
 
 def test_an_error_of_a_plain_table_names_the_key():

@@ -5,6 +5,7 @@ the corpus says which packages it came from and under which licences.
 """
 
 import json
+import os
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from importlib.metadata import Distribution, distributions
@@ -98,7 +99,7 @@ def describe(corpus: GettextCorpus) -> dict[str, object]:
 
 
 def _distribution(name: str, where: Path | None) -> Distribution:
-    if where is not None and not where.is_dir():
+    if where is not None and not os.path.isdir(where):
         raise InputError(where, Text("there is no such folder", "没有这个文件夹"))
     wanted = sub(r"[-_.]+", "-", name).lower()
     found = distributions(path=[str(where)]) if where is not None else distributions()

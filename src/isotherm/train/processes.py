@@ -77,6 +77,21 @@ def join(device: str) -> Processes:
     return Processes(rank, world, place)
 
 
+@contextmanager
+def using_threads(count: int) -> Iterator[None]:
+    """Compute with so many threads in this process, and with as many as before afterwards.
+
+    Runs and sweeps use one thread unless told otherwise. Small models gain little from more, a second thread waits for the
+    first on a busy machine, and the number of threads decides the last bits of a sum.
+    """
+    before = torch.get_num_threads()
+    torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
 def pick(device: str, local_rank: int = 0, *, argument: str = "run.device", here: bool = True) -> torch.device:
     """The device a person named: `auto` is the best there is, and each process on a machine takes its own CUDA device.
 

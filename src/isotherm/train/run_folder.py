@@ -4,6 +4,7 @@ config.json   tokenizer.json   metrics.jsonl   checkpoints/   result.json   .loc
 """
 
 import json
+import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import MISSING, dataclass
@@ -48,7 +49,7 @@ class RunFolder:
     @property
     def begun(self) -> bool:
         """Whether the run has trained at all: a start that failed leaves a configuration, and no more."""
-        return self.metrics.is_file() or any(self.checkpoints.glob("step-*"))
+        return os.path.exists(self.metrics) or any(self.checkpoints.glob("step-*"))
 
     @contextmanager
     def held(self) -> Iterator[None]:
@@ -102,7 +103,7 @@ class RunFolder:
     def config(self) -> Config:
         """What the run was asked to do."""
         path = self.path / "config.json"
-        if not path.is_file():
+        if not os.path.isfile(path):
             why = Text(
                 "no run is there; `isotherm train CONFIG.toml --out {path}` makes one",
                 "这里没有训练记录；可用 `isotherm train CONFIG.toml --out {path}` 训练一个",

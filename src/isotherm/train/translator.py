@@ -1,5 +1,6 @@
 """A trained run, opened to translate."""
 
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -44,7 +45,7 @@ class Trained:
 def open_run(path: Path, *, device: str = "cpu", say: Say = lambda _: None) -> Trained:
     """The run in a folder, at its last whole checkpoint; `say` is told of damaged ones passed over."""
     place = pick(device, argument="--device")
-    if not path.is_dir():
+    if not os.path.isdir(path):  # False, not an error, for a name that no folder can have
         raise InputError(path, Text("there is no such run", "没有这次训练"))
     folder = RunFolder(path)
     config = folder.config()

@@ -94,7 +94,11 @@ def test_a_sweep_taken_up_again_trains_only_what_is_missing_and_ends_the_same(sp
     assert trained == []
 
 
-@pytest.mark.parametrize("damage", ["", "{", '{"trial": 3}', "another trial's"])
+@pytest.mark.parametrize(
+    "damage",
+    ["", "{", '{"trial": 3}', "another trial's", "null", "[" * 10**5, "[" * 999 + "]" * 999],
+    ids=["empty", "cut", "half", "another", "null", "deep and cut", "deep"],
+)
 def test_a_damaged_file_is_recognised_and_redone(tmp_path, damage):
     (outcome,) = run_trials([SMALL])
     store = Store(tmp_path, "float32")
@@ -106,6 +110,18 @@ def test_a_damaged_file_is_recognised_and_redone(tmp_path, damage):
     assert store.get(SMALL) is None
     store.put([outcome])
     assert store.get(SMALL) == outcome
+
+
+def test_an_edited_trial_is_refused_and_one_from_before_there_were_seals_is_not(spec, tmp_path, capsys):
+    whole = run_sweep(spec, tmp_path, How(workers=1))
+    path = Store(tmp_path, "float32").path(spec.trials[0])
+    plain = json.loads(path.read_text())
+    path.write_text(json.dumps({key: value for key, value in plain.items() if key != "seal"}))
+    assert numbers(run_sweep(spec, tmp_path, How(workers=1))) == numbers(whole)
+    path.write_text(json.dumps(plain | {"held_out": 0.001}))
+    with pytest.raises(InputError, match=rf"{path.name}: changed since it was written"):
+        run_sweep(spec, tmp_path, How(workers=1))
+    assert json.loads(path.read_text())["held_out"] == 0.001
 
 
 def test_what_was_computed_in_another_precision_is_refused_not_overwritten(spec, tmp_path):

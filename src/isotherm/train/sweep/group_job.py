@@ -1,15 +1,14 @@
 """Train one group in another process or on another node: what it needs, and what it returns."""
 
 from collections.abc import Callable, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any
 
 import torch
 
 from isotherm.errors import IsothermError
 from isotherm.language import Text
 from isotherm.record.sweep import Trial, TrialOutcome
+from isotherm.train.processes import using_threads
 from isotherm.train.sweep.examples import Corpora
 from isotherm.train.sweep.group_training import Tick, train_group
 
@@ -32,7 +31,7 @@ class Job:
 def work(group: Group, job: Job, tick: Tick = lambda _steps: None) -> list[TrialOutcome] | Text:
     """Train a group. An `IsothermError` is returned as its sentence, since exceptions do not pickle well."""
     try:
-        with few_threads(job.threads):
+        with using_threads(job.threads):
             return train_group(group, device=job.device, precision=job.precision, corpora=job.corpora, progress=tick)
     except IsothermError as error:
         return error.text
@@ -67,14 +66,3 @@ def by_cost(groups: Sequence[Group]) -> list[Group]:
         return len(group) * trial.steps * trial.batch * trial.length * trial.layers * float(trial.width + trial.d) ** 2
 
     return sorted(groups, key=cost, reverse=True)
-
-
-@contextmanager
-def few_threads(threads: int) -> Any:
-    """So many threads for PyTorch's operations, and as many as before afterwards."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(threads)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)

@@ -55,7 +55,7 @@ def fingerprint(path: Path) -> str:
     """Twelve digits that change with the text, also where only the prepared file is at hand."""
     if path.suffix == ".npz":
         return _load(path).digest
-    if not path.exists():
+    if not os.path.exists(path):
         cached = sorted(path.parent.glob(f"{path.name}.*.npz"))
         if cached:
             return _load(cached[0]).digest
@@ -81,8 +81,8 @@ def read_corpus(name: str, task: str, vocabulary: int, root: Path) -> PreparedCo
 
 def _is_current(cached: Path, path: Path) -> bool:
     """Whether the prepared file is whole and of this text; where the text is not at hand, whether it is there."""
-    if not path.exists():
-        return cached.exists()
+    if not os.path.exists(path):
+        return os.path.exists(cached)
     try:
         return _load(cached).digest == fingerprint(path)
     except InputError:
