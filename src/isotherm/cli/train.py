@@ -19,9 +19,9 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
-    from isotherm.train.compare import Contestant
+    from isotherm.train.compare_rules import Contestant
     from isotherm.train.config import Config
-    from isotherm.train.loop import Outcome
+    from isotherm.train.loop import TrainingEnd
 
 ABOUT = Text(
     "Train a model as a TOML file describes it.\n\nThe run's folder holds metrics.jsonl, checkpoints, vocabulary and result."
@@ -105,7 +105,7 @@ class _Training:
 
     def compare_rules(self, config: "Config", rules: list[str]) -> int:
         """Train under each rule, then show the curves, the numbers and a few translations."""
-        from isotherm.train.compare import compare
+        from isotherm.train.compare_rules import compare
 
         comparison = compare(config, rules, self.folder, resume=self.resume)
         if comparison.stopped is not None:
@@ -123,7 +123,7 @@ class _Training:
         return 0
 
 
-def _stopped(outcome: "Outcome", again: str) -> int:
+def _stopped(outcome: "TrainingEnd", again: str) -> int:
     if _first():
         say(SAVED.format(step=outcome.step, again=again))
     return 128 + (outcome.stopped or 0)

@@ -17,7 +17,7 @@ from isotherm.lab.numerals import signed
 from isotherm.lab.recorded import Tuned, given, loss_of, sweeps, tuned
 from isotherm.language import Text
 from isotherm.record import Figure, Line, Measured
-from isotherm.record.sweep import Outcome, Trial
+from isotherm.record.sweep import Trial, TrialOutcome
 from isotherm.theory import BRITZ_2017
 from isotherm.train.sweep import run_trials
 
@@ -60,7 +60,7 @@ def hold(setting: Setting, scores: Sequence[str], starts: Sequence[str]) -> dict
     return entries
 
 
-def _entry(outcomes: list[Outcome]) -> Entry:
+def _entry(outcomes: list[TrialOutcome]) -> Entry:
     first, last = ([outcome.temperatures[i] for outcome in outcomes] for i in (0, -1))
     return Entry(
         tuple(map(loss_of, outcomes)),

@@ -16,7 +16,7 @@ from isotherm.lab.claims.additive_wins_at_large_d import CLAIM as WINS
 from isotherm.lab.claims.scaling_restores_it import CLAIM as RESTORES
 from isotherm.language import Text
 from isotherm.record import to_plain
-from isotherm.record.sweep import SWEEP_SCHEMA, Axes, Outcome, SweepRecord, Trial
+from isotherm.record.sweep import SWEEP_SCHEMA, Axes, SweepRecord, Trial, TrialOutcome
 from isotherm.scale import Resolved
 from isotherm.train.sweep import run_trials
 
@@ -55,13 +55,13 @@ def test_the_same_seed_gives_the_same_record(claim):
 
 
 @cache
-def trained() -> Outcome:
+def trained() -> TrialOutcome:
     """An outcome as training makes it, to be changed."""
     trial = Trial(task="align", model="recurrent", rule="additive", width=4, vocabulary=11, length=2, batch=2, steps=1)
     return run_trials([trial])[0]
 
 
-def outcome(rule: str, d: int, lr: float, seed: int, loss: float | None) -> Outcome:
+def outcome(rule: str, d: int, lr: float, seed: int, loss: float | None) -> TrialOutcome:
     trial = replace(trained().trial, rule=rule, head_dim=d, lr=lr, seed=seed)
     return replace(trained(), trial=trial, held_out=loss, diverged=loss is None)
 
@@ -157,7 +157,7 @@ WRONG = {
 }
 
 
-def wider(one: Outcome) -> Outcome:
+def wider(one: TrialOutcome) -> TrialOutcome:
     return replace(one, trial=replace(one.trial, width=2 * one.trial.width))
 
 

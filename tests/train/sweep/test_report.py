@@ -50,7 +50,7 @@ def test_the_command_prints_one_json_document_and_nothing_else(swept, capsys):
     [
         (["nothing.toml", "--store", "x"], "no such file"),
         (["SPEC"], "--store: expected a folder"),
-        (["SPEC", "--store", "x", "--device", "warp"], "isotherm: --device: expected one that is here"),
+        (["SPEC", "--store", "x", "--device", "warp"], "isotherm: --device: expected auto, cpu, cuda or mps"),
         (["SPEC", "--store", "x", "--workers", "0"], "--workers: expected a whole number"),
         (["SPEC", "--store", "x", "--executor", "ray", "--address", "127.0.0.1:1"], "no Ray cluster answers there"),
         (["SPEC", "--store", "x", "--address", "127.0.0.1:1"], "--address: expected nothing without --executor ray"),

@@ -14,7 +14,7 @@ from isotherm.lab.numerals import numeral, percent
 from isotherm.language import Text
 from isotherm.models import Shape, Transformer
 from isotherm.record import Figure, Measured, Step
-from isotherm.record.sweep import Outcome, Trial
+from isotherm.record.sweep import Trial, TrialOutcome
 from isotherm.train.sweep import run_trials
 
 AGREE = 1e-10
@@ -71,7 +71,7 @@ def _by_torch(model: Transformer, source: Tensor, target: Tensor) -> Tensor:
     return model.embedding.logits(states)
 
 
-def _train(setting: Setting) -> list[Outcome]:
+def _train(setting: Setting) -> list[TrialOutcome]:
     names = ("task", "width", "heads", "layers", "vocabulary", "length", "batch", "steps", "lr", "warmup")
     given = {name: setting[name] for name in names}
     trials = [Trial(model="transformer", seed=setting.seed * 1000 + seed, **given) for seed in range(setting["seeds"])]
@@ -80,7 +80,7 @@ def _train(setting: Setting) -> list[Outcome]:
 
 
 def _measured(
-    setting: Setting, trained: list[Outcome], compared: tuple[list[float], ...], agrees: bool, learns: bool
+    setting: Setting, trained: list[TrialOutcome], compared: tuple[list[float], ...], agrees: bool, learns: bool
 ) -> tuple[Measured, ...]:
     outputs, gradients, leaks = compared
     start = [outcome.held_out_start or 0.0 for outcome in trained]
@@ -97,7 +97,7 @@ def _measured(
     )
 
 
-def _figure(setting: Setting, trained: list[Outcome]) -> Figure:
+def _figure(setting: Setting, trained: list[TrialOutcome]) -> Figure:
     steps = [step for step, _ in trained[0].losses]
     values = [[outcome.losses[i][1] or 0.0 for outcome in trained] for i in range(len(steps))]
     caption = Text(

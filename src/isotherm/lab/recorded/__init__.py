@@ -4,20 +4,17 @@ There may be none. Each is a `SweepRecord` in this folder, with every trial and 
 somebody else made.
 """
 
-import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from importlib.resources import files
 from importlib.resources.abc import Traversable
 from math import log
 from pathlib import Path
-from typing import Any
 
 from isotherm.errors import InputError
 from isotherm.language import Text
-from isotherm.record import from_plain
-from isotherm.record.sweep import SWEEP_SCHEMA, Outcome, SweepRecord, Trial
-from isotherm.train.text import read
+from isotherm.record.files import checked, parse_json, read_bytes
+from isotherm.record.sweep import SWEEP_SCHEMA, SweepRecord, Trial, TrialOutcome
 
 SHOWN_IN = ("additive-wins-at-large-d", "scaling-restores-it")
 """The claims that show recorded runs beside their own."""
@@ -54,17 +51,17 @@ def sweeps(folder: Traversable | None = None) -> Iterator[SweepRecord]:
         return
     for path in sorted(folder.iterdir(), key=lambda path: path.name):
         if path.name.endswith(".json"):
-            plain = _plain(path.name, path.read_bytes())
-            if plain.get("schema") == SWEEP_SCHEMA:
-                yield from_plain(SweepRecord, plain, where=path.name)
+            plain = parse_json(path.name, path.read_bytes())
+            if isinstance(plain, dict) and plain.get("schema") == SWEEP_SCHEMA:
+                yield checked(SweepRecord, path.name, plain)
 
 
 def given(path: Path) -> SweepRecord:
     """The sweep in a file, if the claims can show it; an `InputError` says why they cannot."""
-    plain = _plain(path, read(path))
-    if plain.get("schema") != SWEEP_SCHEMA:
+    plain = parse_json(path, read_bytes(path))
+    if not isinstance(plain, dict) or plain.get("schema") != SWEEP_SCHEMA:
         raise InputError(path, OTHER)
-    sweep = from_plain(SweepRecord, plain, where=str(path))
+    sweep = checked(SweepRecord, path, plain)
     trials = [one.trial for one in tuned(sweep.outcomes) if one.trial.model == "recurrent"]
     if not trials:
         raise InputError(path, NO_SCORES)
@@ -73,23 +70,14 @@ def given(path: Path) -> SweepRecord:
     return sweep
 
 
-def _plain(name: object, data: bytes) -> dict[str, Any]:
-    """A JSON object; something else is an empty one."""
-    try:
-        plain = json.loads(data)
-    except ValueError as error:
-        raise InputError(name, Text("not JSON ({why})", "不是 JSON（{why}）").format(why=error)) from None
-    return plain if isinstance(plain, dict) else {}
-
-
-def loss_of(outcome: Outcome) -> float:
+def loss_of(outcome: TrialOutcome) -> float:
     """The held-out loss; a run that diverged has learned nothing, and counts as guessing."""
     return log(outcome.trial.vocabulary) if outcome.held_out is None else outcome.held_out
 
 
-def tuned(outcomes: Sequence[Outcome]) -> list[Tuned]:
+def tuned(outcomes: Sequence[TrialOutcome]) -> list[Tuned]:
     """Group outcomes that differ only in seed and learning rate, and keep the best learning rate of each group."""
-    found: dict[Trial, dict[float, list[Outcome]]] = {}
+    found: dict[Trial, dict[float, list[TrialOutcome]]] = {}
     for outcome in outcomes:
         setting = replace(outcome.trial, seed=0, lr=1.0)
         found.setdefault(setting, {}).setdefault(outcome.trial.lr, []).append(outcome)

@@ -1,4 +1,4 @@
-"""gettext catalogues, compiled (.mo) and as written (.po): what a program says, and how translators said it.
+"""Read gettext catalogues, compiled (.mo) and as written (.po).
 
 Python's own `gettext` looks messages up but does not list them, so both formats are read here; they are small.
 """
@@ -11,12 +11,13 @@ from pathlib import Path
 
 from isotherm.errors import InputError
 from isotherm.language import Text
-from isotherm.train.text import lines, read
+from isotherm.record.files import read_bytes
+from isotherm.train.text_files import lines
 
 
 @dataclass(frozen=True)
 class Message:
-    """One translated message: of several plural forms, the one for many."""
+    """A message and its translation; of several plural forms, those for many."""
 
     source: str
     target: str
@@ -30,7 +31,7 @@ def messages(path: Path) -> list[Message]:
 
 def _compiled(path: Path) -> Iterator[Message]:
     """GNU gettext manual, «The Format of GNU MO Files»: two tables of (length, place) after a header of seven words."""
-    data = read(path)
+    data = read_bytes(path)
     try:
         order = {b"\xde\x12\x04\x95": "<", b"\x95\x04\x12\xde": ">"}[data[:4]]
         count, originals, translations = struct.unpack_from(f"{order}3I", data, 8)

@@ -1,10 +1,11 @@
-"""A real parallel corpus from what is installed: the message catalogues that Python packages carry.
+"""A parallel corpus from the message catalogues of installed Python packages.
 
-Programs are translated by people, under open licences, into many languages, so `pip install` brings parallel text. The
-corpus comes with a note of where each sentence came from and under which licence.
+People translate programs into many languages under open licences, so `pip install` brings parallel text. A note beside
+the corpus says which packages it came from and under which licences.
 """
 
 import json
+import os
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from importlib.metadata import Distribution, distributions
@@ -14,9 +15,9 @@ from re import sub
 from isotherm.errors import InputError
 from isotherm.language import Text
 from isotherm.report.files import write_atomically
-from isotherm.train.catalogues import messages
-from isotherm.train.cleaning import clean, key
-from isotherm.train.parallel import Pair
+from isotherm.train.gettext_files import messages
+from isotherm.train.message_cleaning import clean, key
+from isotherm.train.parallel_text import Pair
 
 SCHEMA = "isotherm.corpus/1"
 _SAME = (
@@ -38,7 +39,7 @@ class Provenance:
 
 
 @dataclass(frozen=True)
-class Corpus:
+class GettextCorpus:
     """Pairs, each source once, and where they came from."""
 
     lang: str
@@ -46,8 +47,8 @@ class Corpus:
     provenance: tuple[Provenance, ...]
 
 
-def gather(packages: Sequence[str], lang: str, *, where: Path | None = None, longest: int = 200) -> Corpus:
-    """Every translation into `lang` in these packages' catalogues, cleaned; of several for one source the first is kept.
+def gather(packages: Sequence[str], lang: str, *, where: Path | None = None, longest: int = 200) -> GettextCorpus:
+    """Every translation into `lang` in these packages' catalogues, cleaned. The first translation of each source is kept.
 
     `where` is the folder the packages are installed in (as by `pip install --target`), else this environment.
     `longest` is in characters of the source.
@@ -75,10 +76,10 @@ def gather(packages: Sequence[str], lang: str, *, where: Path | None = None, lon
                 pairs=len(pairs) - before,
             )
         )
-    return Corpus(lang, tuple(pairs), tuple(provenance))
+    return GettextCorpus(lang, tuple(pairs), tuple(provenance))
 
 
-def write(corpus: Corpus, path: Path) -> Path:
+def write(corpus: GettextCorpus, path: Path) -> Path:
     """The pairs as a table, and beside it a JSON note of their provenance, whose path is returned."""
     note = path.with_suffix(".json")
     write_atomically(path, "".join(f"{pair.source}\t{pair.target}\n" for pair in corpus.pairs))
@@ -86,7 +87,7 @@ def write(corpus: Corpus, path: Path) -> Path:
     return note
 
 
-def describe(corpus: Corpus) -> dict[str, object]:
+def describe(corpus: GettextCorpus) -> dict[str, object]:
     """The note of provenance as plain data."""
     return {
         "schema": SCHEMA,
@@ -98,7 +99,7 @@ def describe(corpus: Corpus) -> dict[str, object]:
 
 
 def _distribution(name: str, where: Path | None) -> Distribution:
-    if where is not None and not where.is_dir():
+    if where is not None and not os.path.isdir(where):
         raise InputError(where, Text("there is no such folder", "没有这个文件夹"))
     wanted = sub(r"[-_.]+", "-", name).lower()
     found = distributions(path=[str(where)]) if where is not None else distributions()
@@ -144,7 +145,7 @@ def _plain_name(lang: str) -> str:
 
 
 def _licence(package: Distribution) -> str:
-    """As the package states it: an expression, a short name, or its classifier; some put the whole text in its place."""
+    """The licence the package states: an expression, a short name, or its classifier. A whole licence text is passed over."""
     told = package.metadata
     for header in ("License-Expression", "License"):
         text = (told[header] or "").strip() if header in told else ""

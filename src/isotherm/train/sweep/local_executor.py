@@ -12,8 +12,8 @@ from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from typing import Any
 
-from isotherm.train.sweep.group import Tick
-from isotherm.train.sweep.job import ATTEMPTS, Done, Group, Job, by_cost, gave_up, unwrap, work
+from isotherm.train.sweep.group_job import ATTEMPTS, Done, Group, Job, by_cost, gave_up, unwrap, work
+from isotherm.train.sweep.group_training import Tick
 
 LOOK_EVERY = 0.3
 """Seconds between looks at what the workers have done."""
@@ -22,7 +22,7 @@ _taken: Any = None
 
 
 def run_here(groups: Sequence[Group], job: Job, *, workers: int, done: Done, tick: Tick) -> None:
-    """Train every group, `done` told of each as it is finished. Groups lost with a dying process are started anew."""
+    """Train every group and call `done` with the outcomes of each. Groups lost with a dying process are started again."""
     if workers == 1:
         for group in groups:
             done(unwrap(work(group, job, tick)))
@@ -71,7 +71,7 @@ def _run_pool(groups: Sequence[Group], job: Job, workers: int, done: Done, tick:
 
 @contextmanager
 def _deaf() -> Iterator[None]:
-    """Processes started here do not hear Ctrl-C, which reaches all of a terminal's: the one that started them ends them."""
+    """Start processes that do not hear Ctrl-C, which a terminal sends to all of them: the parent process ends them."""
     if not hasattr(signal, "pthread_sigmask"):
         yield
         return
@@ -83,7 +83,7 @@ def _deaf() -> Iterator[None]:
 
 
 def _begin(parent: int, taken: Any) -> None:
-    """In a new worker: count steps, and end when the process that wanted the work has."""
+    """In a new worker: count steps, and end when the parent process has ended."""
     global _taken  # noqa: PLW0603  a pool's workers can be handed a shared counter in no other way
     _taken = taken
     threading.Thread(target=_end_with, args=(parent,), daemon=True).start()

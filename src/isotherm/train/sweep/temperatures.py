@@ -1,4 +1,4 @@
-"""What a model's attention is doing in the middle of training, by Isotherm's own probe and statistics."""
+"""Measure a model's attention during training, with the probe and the row statistics."""
 
 from math import isfinite
 from typing import Any
@@ -11,7 +11,8 @@ from isotherm.ops import Score
 from isotherm.probe import probe
 from isotherm.record.sweep import Temperature
 from isotherm.stats import RowStats
-from isotherm.train.stacked import NOTHING, Batch, Stack
+from isotherm.train.batches import Batch
+from isotherm.train.sweep.model_stack import ModelStack
 from isotherm.train.tokens import PAD
 
 EXAMPLES = 8
@@ -27,11 +28,11 @@ def projections(model: nn.Module) -> tuple[list[str], list[str]]:
 
 
 @torch.no_grad()
-def temperature(stack: Stack, model: int, batch: Batch) -> Temperature:
+def temperature(stack: ModelStack, model: int, batch: Batch) -> Temperature:
     """One model of the stack, as it is now, on a few examples of a batch.
 
-    Only rows that matter count: where something is asked of the model, or, in an encoder, where a word stands; and not rows
-    with one visible key, which have no choice.
+    Counted are the rows of tokens whose labels ask for something or, in an encoder, of tokens that are not padding; not rows
+    with one visible key, whose softmax is always 1.
     """
     few = batch.map(lambda tokens: tokens[:EXAMPLES])
     rows = rows_of(stack.alone(model), few.inputs)
@@ -47,7 +48,7 @@ def temperature(stack: Stack, model: int, batch: Batch) -> Temperature:
 
 
 def rows_of(model: nn.Module, inputs: tuple[Tensor, ...]) -> list[RowStats]:
-    """The statistics of every softmax row of one forward. A score, which may be no dot product, is asked itself."""
+    """The statistics of every softmax row of one forward. A `Score`, which a probe cannot see into, computes them itself."""
     scores = [module for module in model.modules() if isinstance(module, Score)]
     if not scores:
         with probe(model) as seen:
@@ -65,9 +66,9 @@ def rows_of(model: nn.Module, inputs: tuple[Tensor, ...]) -> list[RowStats]:
 
 
 def _counting(values: Tensor, stats: RowStats, batch: Batch) -> Tensor:
-    """The values [B, H, T] of the rows that count; which tokens the queries are is told by how many there are."""
+    """The values [B, H, T] of the rows that count. The number of queries tells which tokens they are."""
     counts = (stats.n > 1) & ~stats.invalid
-    for places in (batch.labels != NOTHING, *(tokens != PAD for tokens in batch.inputs)):
+    for places in (batch.labels != PAD, *(tokens != PAD for tokens in batch.inputs)):
         if places.shape[1] == counts.shape[-1]:
             return values[counts & places.unsqueeze(1)]
     return values[counts]

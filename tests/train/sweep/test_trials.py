@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from isotherm.errors import ArgumentError
 from isotherm.record import from_plain, to_plain
 from isotherm.record.sweep import Trial
-from isotherm.train.trial import check, groups, multiplier
+from isotherm.train.sweep.trials import check, groups, multiplier
 
 OTHER = {
     "task": "reverse", "model": "decoder", "rule": "none", "width": 128, "heads": 2, "head_dim": 8, "layers": 3,

@@ -1,7 +1,7 @@
 """Where a trial's examples come from: made by a task, or drawn from a corpus.
 
 A stream of data belongs to a seed, not to a model: two trials that differ in rule or learning rate read the same
-examples in the same order, so that what differs between them is not luck. The held-out examples are the same for all.
+examples in the same order, so that the data cannot explain a difference. The held-out examples are the same for all.
 """
 
 from abc import ABC, abstractmethod
@@ -17,13 +17,13 @@ from isotherm.errors import ArgumentError, InputError
 from isotherm.language import Text
 from isotherm.record.sweep import Trial
 from isotherm.train import tasks
-from isotherm.train.stacked import CHUNK, Batch
-from isotherm.train.sweep.lookup import lookup
-from isotherm.train.sweep.prepared import HELD_OUT as HELD_OUT_SHARE
-from isotherm.train.sweep.prepared import Corpus, Side, read_corpus
+from isotherm.train.batches import Batch
+from isotherm.train.sweep.model_stack import CHUNK
+from isotherm.train.sweep.prepared_corpus import HELD_OUT as HELD_OUT_SHARE
+from isotherm.train.sweep.prepared_corpus import PreparedCorpus, Side, read_corpus
 from isotherm.train.tokens import END, PAD, START
 
-Corpora = Mapping[tuple[str, str, int], Corpus]
+Corpora = Mapping[tuple[str, str, int], PreparedCorpus]
 """Prepared corpora by name, task and size of vocabulary."""
 AT_ONCE = 32
 """Examples tested at once, where training takes fewer."""
@@ -44,7 +44,7 @@ class Source(ABC):
 
     @abstractmethod
     def draw(self, generator: torch.Generator, count: int, length: int, *, held_out: bool) -> Batch:
-        """`count` examples, on the device; what they are depends on the generator alone."""
+        """Draw `count` examples to the device; they depend on the generator alone."""
 
     def chunks(self, seed: int) -> Iterator[Batch]:
         """The endless stream of one seed, CHUNK steps at a time: [CHUNK, B, L]."""
@@ -66,21 +66,15 @@ class Made(Source):
     """A task that makes its examples as it goes."""
 
     def draw(self, generator: torch.Generator, count: int, length: int, *, held_out: bool) -> Batch:  # noqa: ARG002
-        """From `tasks.make`, on the CPU, so that every device sees the same."""
-        if self.trial.task == "lookup":
-            return lookup(generator, count, length, self.trial.vocabulary).map(lambda tokens: tokens.to(self.device))
-        examples = tasks.make(self.trial.task, generator, count, length, self.trial.vocabulary)
-        if self.one_stream:
-            tokens, labels = examples.sequence()
-            return Batch((tokens,), labels).map(lambda tokens: tokens.to(self.device))
-        shown, labels = examples.teacher()
-        return Batch((examples.source, shown), labels).map(lambda tokens: tokens.to(self.device))
+        """Draw on the CPU, so that every device sees the same examples."""
+        size = self.trial.vocabulary
+        return tasks.make(self.trial.task, generator, count, length, size, one_stream=self.one_stream).to(self.device)
 
 
 class Running(Source):
     """Windows of a running text, whose end is held out."""
 
-    def __init__(self, trial: Trial, device: torch.device, corpus: Corpus) -> None:
+    def __init__(self, trial: Trial, device: torch.device, corpus: PreparedCorpus) -> None:
         super().__init__(trial, device)
         ids = torch.from_numpy(corpus.sides[0].ids.astype(np.int64))
         border = len(ids) - int(len(ids) * HELD_OUT_SHARE)
@@ -100,7 +94,7 @@ class Running(Source):
 class Pairs(Source):
     """Sentences and their translations, none longer than the trial's length."""
 
-    def __init__(self, trial: Trial, device: torch.device, corpus: Corpus) -> None:
+    def __init__(self, trial: Trial, device: torch.device, corpus: PreparedCorpus) -> None:
         super().__init__(trial, device)
         if not 0 < corpus.learned < len(corpus.sides[0].ends):
             raise InputError(trial.corpus, TOO_FEW.format(pairs=len(corpus.sides[0].ends), learned=corpus.learned))
@@ -120,12 +114,7 @@ class Pairs(Source):
         """Pairs drawn by their number."""
         source, target = self.parts[held_out]
         rows = torch.randint(0, len(source), (count,), generator=generator).to(self.device)
-        pairs = tasks.Examples(source[rows], target[rows], rows)
-        if self.one_stream:
-            tokens, labels = pairs.sequence()
-            return Batch((tokens,), labels)
-        shown, labels = pairs.teacher()
-        return Batch((pairs.source, shown), labels)
+        return tasks.teach(source[rows], target[rows], one_stream=self.one_stream)
 
 
 def padded(side: Side, rows: NDArray[np.int64], length: int) -> NDArray[np.int64]:

@@ -1,21 +1,24 @@
-"""One group of trials from start to finish: built, trained together, looked into along the way, tested."""
+"""Train one group of trials together: build the models, train them, measure their attention on the way, test them."""
 
 import time
 from collections.abc import Callable, Iterator, Sequence
 from math import isfinite
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from isotherm.models.build import build
 from isotherm.models.shape import Shape
-from isotherm.record.sweep import AtLength, Outcome, Temperature, Trial
-from isotherm.train.stacked import CHUNK, NOTHING, Batch, Progress, Schedule, Stack
-from isotherm.train.sweep.attention import projections, temperature
+from isotherm.record.sweep import AtLength, Temperature, Trial, TrialOutcome
+from isotherm.train.batches import Batch
+from isotherm.train.sweep.examples import Corpora, Source, corpora_of, number, source_of
+from isotherm.train.sweep.model_stack import CHUNK, ModelStack, Progress, Schedule
 from isotherm.train.sweep.provenance import device_name, versions
-from isotherm.train.sweep.source import Corpora, Source, corpora_of, number, source_of
-from isotherm.train.trial import check, groups, multiplier
+from isotherm.train.sweep.temperatures import projections, temperature
+from isotherm.train.sweep.trials import check, groups, multiplier
+from isotherm.train.tokens import PAD
 
 TOGETHER = {"cuda": 64, "cpu": 16}
 """Models trained as one, at most."""
@@ -40,14 +43,14 @@ def run_trials(
     root: Path = Path(),
     together: int | None = None,
     progress: Tick = lambda _steps: None,
-) -> list[Outcome]:
+) -> list[TrialOutcome]:
     """Train every trial, those that differ in numbers alone together; outcomes in the order of the trials.
 
     `root` is the folder corpora are looked for in, `together` the most models trained as one.
     """
     most = together or TOGETHER.get(torch.device(device).type, TOGETHER["cpu"])
     corpora = corpora_of(trials, root)
-    found: dict[Trial, Outcome] = {}
+    found: dict[Trial, TrialOutcome] = {}
     for group in groups([check(trial) for trial in trials], most):
         outcomes = train_group(group, device=device, precision=precision, corpora=corpora, progress=progress)
         found.update(zip(group, outcomes, strict=True))
@@ -61,7 +64,7 @@ def train_group(
     precision: str,
     corpora: Corpora = NO_CORPORA,
     progress: Tick = lambda _steps: None,
-) -> list[Outcome]:
+) -> list[TrialOutcome]:
     """Train the trials of one group, as `groups` made it, together."""
     started = time.perf_counter()
     trial, place = group[0], torch.device(device)
@@ -73,39 +76,53 @@ def train_group(
     stops = {round(share * trial.steps) for share in LOOKS}
     log.look()
     for progressed in advance(stack, source, group, stops):
-        log.keep(progressed)
+        log.progress.append(progressed)
         progress(len(group) * len(progressed.losses))
         if stack.taken in stops:
             log.look()
     end, right = test(stack, held_out)
     longer = [_at_length(log, length, source.held_out(length, TESTED_LONGER)) for length in trial.test_lengths]
-    seconds = (time.perf_counter() - started) / len(group)
-    found = []
-    for i, one in enumerate(group):
-        losses, gradients, diverged_at = log.curves(i, one.steps)
-        lost = diverged_at is not None
-        found.append(
-            Outcome(
-                trial=one,
-                losses=losses,
-                held_out_start=_finite(start[i]),
-                held_out=None if lost else _finite(end[i]),
-                accuracy=None if lost else _finite(right[i]),
-                by_length=() if lost else tuple(tested[i] for tested in longer),
-                diverged=lost,
-                diverged_at=diverged_at,
-                temperatures=tuple(look[i] for look in log.looks),
-                gradients=gradients,
-                parameters=sum(parameter.numel() for parameter in stack.template.parameters()),
-                seconds=seconds,
-                together=len(group),
-                graph=stack.captures,
-                device=device_name(place),
-                precision=precision,
-                versions=versions(),
-            )
-        )
-    return found
+    shared = {
+        "parameters": sum(parameter.numel() for parameter in stack.template.parameters()),
+        "seconds": (time.perf_counter() - started) / len(group),
+        "together": len(group),
+        "graph": stack.captures,
+        "device": device_name(place),
+        "precision": precision,
+        "versions": versions(),
+    }
+    tests = list(zip(start, end, right, strict=True))
+    return [
+        _outcome(log, i, tests[i], tuple(tested[i] for tested in longer), trial=one, **shared)
+        for i, one in enumerate(group)
+    ]
+
+
+def _outcome(
+    log: "_Log",
+    model: int,
+    tests: tuple[float, float, float],
+    longer: tuple[AtLength, ...],
+    trial: Trial,
+    **shared: Any,
+) -> TrialOutcome:
+    """One model's outcome. `tests` are its loss before and after training, and its accuracy after."""
+    losses, gradients, diverged_at = log.curves(model, trial.steps)
+    start, end, right = map(_finite, tests)
+    lost = diverged_at is not None
+    return TrialOutcome(
+        trial=trial,
+        losses=losses,
+        held_out_start=start,
+        held_out=None if lost else end,
+        accuracy=None if lost else right,
+        by_length=() if lost else longer,
+        diverged=lost,
+        diverged_at=diverged_at,
+        temperatures=tuple(look[model] for look in log.looks),
+        gradients=gradients,
+        **shared,
+    )
 
 
 def _at_length(log: "_Log", length: int, batches: Sequence[Batch]) -> list[AtLength]:
@@ -118,14 +135,14 @@ def _at_length(log: "_Log", length: int, batches: Sequence[Batch]) -> list[AtLen
     ]
 
 
-def make_stack(group: Sequence[Trial], *, device: torch.device, precision: str) -> Stack:
+def make_stack(group: Sequence[Trial], *, device: torch.device, precision: str) -> ModelStack:
     """The group's models, initialised, under one stack; a scale that is one number is folded into W_q."""
     scales = [multiplier(trial) for trial in group]
     folded = None not in scales
     models = [built(trial, "none" if folded else trial.rule) for trial in group]
     queries, _ = projections(models[0])
     schedule = Schedule([trial.lr for trial in group], [trial.warmup for trial in group], group[0].steps)
-    return Stack(
+    return ModelStack(
         models,
         schedule,
         device=device,
@@ -161,7 +178,7 @@ def shape_of(trial: Trial) -> Shape:
     )
 
 
-def advance(stack: Stack, source: Source, group: Sequence[Trial], stops: set[int]) -> Iterator[Progress]:
+def advance(stack: ModelStack, source: Source, group: Sequence[Trial], stops: set[int]) -> Iterator[Progress]:
     """Train to the end, a chunk of data at a time, stopping at `stops`. The next chunk is drawn while the device works."""
     seeds = sorted({trial.seed for trial in group})
     streams = [source.chunks(seed) for seed in seeds]
@@ -186,9 +203,9 @@ def _draw(streams: Sequence[Iterator[Batch]]) -> Batch:
     return Batch(tuple(torch.stack(part, 1) for part in inputs), torch.stack([chunk.labels for chunk in chunks], 1))
 
 
-def test(stack: Stack, batches: Sequence[Batch]) -> tuple[list[float], list[float]]:
+def test(stack: ModelStack, batches: Sequence[Batch]) -> tuple[list[float], list[float]]:
     """Every model's loss and token accuracy over some batches, each place counting alike."""
-    counts = torch.stack([(batch.labels != NOTHING).sum() for batch in batches]).double().cpu()
+    counts = torch.stack([(batch.labels != PAD).sum() for batch in batches]).double().cpu()
     measured = [stack.evaluate(batch) for batch in batches]
     losses, right = (torch.stack([pair[i] for pair in measured]).double().cpu() for i in (0, 1))
     weights = (counts / counts.sum()).unsqueeze(1)
@@ -196,16 +213,12 @@ def test(stack: Stack, batches: Sequence[Batch]) -> tuple[list[float], list[floa
 
 
 class _Log:
-    """What a group did along the way."""
+    """What a group did along the way: its progress, and looks into its models' attention on one batch."""
 
-    def __init__(self, stack: Stack, batch: Batch) -> None:
+    def __init__(self, stack: ModelStack, batch: Batch) -> None:
         self.stack, self.batch = stack, batch
         self.progress: list[Progress] = []
         self.looks: list[list[Temperature]] = []
-
-    def keep(self, progressed: Progress) -> None:
-        """Remember some steps."""
-        self.progress.append(progressed)
 
     def look(self) -> None:
         """Look into every model's attention now."""

@@ -1,44 +1,32 @@
-"""Trials and how they group: which runs can train as one, because they differ in numbers alone.
-
-`Trial` itself lives in `record`, so that what reads results needs no torch.
-"""
+"""Which trials can be run, and which can train as one because they differ in numbers alone."""
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
+from typing import get_args
 
 from isotherm.errors import ArgumentError, named
 from isotherm.language import Text
-from isotherm.record.sweep import Outcome, Trial
+from isotherm.models.recurrent import ScoreKind
+from isotherm.record.plain import from_plain, one_of
+from isotherm.record.sweep import Trial
 from isotherm.scale import parse
-
-__all__ = ["Outcome", "Trial", "check", "groups", "multiplier"]
 
 TASKS = ("copy", "reverse", "recall", "align", "lookup", "translation", "text")
 FROM_CORPUS = ("translation", "text")
 ONE_STREAM = ("lookup", "text")
 MODELS = ("transformer", "decoder", "recurrent")
-SCORES = ("additive", "multiplicative", "dot", "scaled-dot")
 
 
 def check(trial: Trial) -> Trial:
     """The trial, if it can be run; an `ArgumentError` names the field that cannot."""
-    _one_of("task", trial.task, TASKS)
-    _one_of("model", trial.model, MODELS)
+    from_plain(Trial, asdict(trial), where="")
+    one_of("task", trial.task, TASKS)
+    one_of("model", trial.model, MODELS)
     if trial.model == "recurrent":
-        _one_of("rule", trial.rule, SCORES)
+        one_of("rule", trial.rule, get_args(ScoreKind))
     else:
         with named(scale="rule"):
             parse(trial.rule)
-    for name in ("width", "heads", "layers", "length", "batch", "steps"):
-        _least(name, getattr(trial, name), 1)
-    _least("vocabulary", trial.vocabulary, 6)
-    _least("warmup", trial.warmup, 0)
-    _least("seed", trial.seed, 0)
-    for name in ("lr", "init"):
-        if not 0 < getattr(trial, name) < float("inf"):
-            raise ArgumentError(name, Text("a finite number above 0", "大于 0 的有限数"), got=getattr(trial, name))
-    for length in trial.test_lengths:
-        _least("test_lengths", length, 1)
     if trial.model != "recurrent" and trial.head_dim is None and trial.width % trial.heads:
         raise ArgumentError("width", Text("a multiple of heads", "heads 的倍数"), got=trial.width)
     if trial.model == "recurrent" and trial.rule == "dot" and trial.init != 1:
@@ -60,21 +48,10 @@ def _check_task(trial: Trial) -> None:
     if trial.task in ONE_STREAM and trial.model != "decoder":
         expected = Text("decoder for task {task}", "{task} 任务须为 decoder").format(task=trial.task)
         raise ArgumentError("model", expected, got=trial.model)
-    if trial.task in FROM_CORPUS and trial.test_lengths and trial.task == "translation":
+    if trial.task == "translation" and trial.test_lengths:
         raise ArgumentError(
             "test_lengths", Text("nothing for translation", "translation 任务不应给出"), got=trial.test_lengths
         )
-
-
-def _one_of(name: str, given: str, choices: Sequence[str]) -> None:
-    if given not in choices:
-        raise ArgumentError(name, Text(*(" | ".join(choices),) * 2), got=repr(given))
-
-
-def _least(name: str, given: int, least: int) -> None:
-    if not isinstance(given, int) or isinstance(given, bool) or given < least:
-        expected = Text("a whole number, {least} or more", "不小于 {least} 的整数").format(least=least)
-        raise ArgumentError(name, expected, got=repr(given))
 
 
 def multiplier(trial: Trial) -> float | None:
@@ -92,8 +69,8 @@ def multiplier(trial: Trial) -> float | None:
 def groups(trials: Sequence[Trial], most: int) -> list[tuple[Trial, ...]]:
     """Trials that train together, at most `most` a group, in the order of their first.
 
-    Depends on the trials alone, not on what has been run: a run taken up again forms the same groups, so each model has
-    the same neighbours, the same shapes, and the same last bits.
+    The groups depend on the trials alone, not on what has been run. So a sweep that is taken up again forms the same groups,
+    and each model has the same neighbours, the same shapes and the same last bits.
     """
     found: dict[Trial, list[Trial]] = {}
     for trial in dict.fromkeys(trials):

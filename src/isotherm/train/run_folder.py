@@ -4,54 +4,56 @@ config.json   tokenizer.json   metrics.jsonl   checkpoints/   result.json   .loc
 """
 
 import json
+import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import MISSING, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
-from isotherm.errors import InputError, IsothermError
+from isotherm.errors import InputError
 from isotherm.language import Text
+from isotherm.record.files import checked, parse_json, read_bytes
+from isotherm.record.plain import bounded
 from isotherm.report.files import write_atomically, write_error
 from isotherm.train import config_file
 from isotherm.train.config import Config, changed
-from isotherm.train.text import read
 
 
 @dataclass(frozen=True)
-class Folder:
-    """Where a run lives."""
+class _MetricsLine:
+    """What every line of metrics has; the rest depends on its kind."""
 
-    path: Path
+    kind: Literal["train", "held_out"]
+    loss: float | None
+    step: int = bounded(MISSING, 0, 10**9)
+    accuracy: float | None = None
+    gradient_norm: float | None = None
+    tokens_per_second: float | None = None
+    lr: float | None = None
+    gate_p50: float | None = None
+    gate_p10: float | None = None
+    max_logit: float | None = None
 
-    @property
-    def checkpoints(self) -> Path:
-        """The folder of checkpoints."""
-        return self.path / "checkpoints"
 
-    @property
-    def tokenizer(self) -> Path:
-        """The vocabulary's file."""
-        return self.path / "tokenizer.json"
+class RunFolder:
+    """The files of a run."""
 
-    @property
-    def metrics(self) -> Path:
-        """The file with a line for every measurement."""
-        return self.path / "metrics.jsonl"
-
-    @property
-    def result(self) -> Path:
-        """The file with what came of it."""
-        return self.path / "result.json"
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.checkpoints = path / "checkpoints"
+        self.tokenizer = path / "tokenizer.json"
+        self.metrics = path / "metrics.jsonl"
+        self.result = path / "result.json"
 
     @property
     def begun(self) -> bool:
-        """Whether there is something to go on from: a start that failed leaves a configuration, and no more."""
-        return self.metrics.is_file() or any(self.checkpoints.glob("step-*"))
+        """Whether the run has trained at all: a start that failed leaves a configuration, and no more."""
+        return os.path.exists(self.metrics) or any(self.checkpoints.glob("step-*"))
 
     @contextmanager
     def held(self) -> Iterator[None]:
-        """While the block runs no other process trains here. A process that dies, however it dies, lets go."""
+        """Keep other processes from training here while the block runs. The lock goes with the process that holds it."""
         self._make()
         try:
             lock = (self.path / ".lock").open("w")
@@ -86,11 +88,6 @@ class Folder:
             )
             raise InputError(self.path, why.format(keys=", ".join(different)))
 
-    def begin(self, config: Config) -> None:
-        """Make the folder of a new run."""
-        self._make()
-        self.ask(config)
-
     def _make(self) -> None:
         try:
             self.checkpoints.mkdir(parents=True, exist_ok=True)
@@ -98,24 +95,21 @@ class Folder:
             why = Text("the folder cannot be made ({why})", "无法创建文件夹（{why}）")
             raise InputError(self.path, why.format(why=error.strerror or error)) from error
 
-    def ask(self, config: Config) -> None:
+    def write_config(self, config: Config) -> None:
         """Write down what the run is asked to do."""
+        self._make()
         write_atomically(self.path / "config.json", _json(config_file.to_plain(config)))
 
     def config(self) -> Config:
         """What the run was asked to do."""
         path = self.path / "config.json"
-        if not path.is_file():
+        if not os.path.isfile(path):
             why = Text(
                 "no run is there; `isotherm train CONFIG.toml --out {path}` makes one",
                 "这里没有训练记录；可用 `isotherm train CONFIG.toml --out {path}` 训练一个",
             )
             raise InputError(self.path, why.format(path=self.path))
-        try:
-            return config_file.from_plain(json.loads(read(path)))
-        except (ValueError, IsothermError) as error:
-            why = error.text if isinstance(error, IsothermError) else Text("not JSON", "不是 JSON")
-            raise InputError(path, why) from error
+        return checked(Config, path, parse_json(path, read_bytes(path)), strict=True)
 
     def record(self, line: Mapping[str, Any]) -> None:
         """One more line of metrics."""
@@ -126,22 +120,28 @@ class Folder:
             raise write_error(self.metrics, error) from error
 
     def measured(self) -> list[dict[str, Any]]:
-        """The lines of metrics; one that a kill cut short is left out."""
+        """The lines of metrics, without the last one if a kill cut it short."""
         found = []
-        for line in read(self.metrics).split(b"\n") if self.metrics.exists() else ():
+        lines = read_bytes(self.metrics).rstrip(b"\0\n").split(b"\n") if self.metrics.exists() else []
+        for number, line in enumerate(lines, 1):
+            name = f"{self.metrics}: " + str(Text("line {n}", "第 {n} 行").format(n=number))
             try:
-                found.append(json.loads(line))
-            except ValueError:
-                continue
+                plain = parse_json(name, line)
+            except InputError:
+                if number == len(lines):
+                    break
+                raise
+            checked(_MetricsLine, name, plain)
+            found.append(plain)
         return found
 
     def rewind(self, step: int) -> None:
-        """Forget what was measured after this step: it is about to be measured again."""
+        """Drop the measurements after this step: they are about to be made again."""
         kept = [line for line in self.measured() if line["step"] <= step]
         write_atomically(self.metrics, "".join(json.dumps(line) + "\n" for line in kept))
 
     def finish(self, result: Mapping[str, Any]) -> None:
-        """Write what came of it."""
+        """Write the result."""
         write_atomically(self.result, _json(result))
 
 

@@ -8,9 +8,9 @@ import torch
 
 from isotherm.errors import ArgumentError, InputError
 from isotherm.record.sweep import Trial
-from isotherm.train.sweep.lookup import QUESTIONS, VALUES, lookup
-from isotherm.train.sweep.prepared import fingerprint, prepare, prepared_path, read_corpus
-from isotherm.train.sweep.source import corpora_of, padded, source_of
+from isotherm.train.sweep.examples import corpora_of, padded, source_of
+from isotherm.train.sweep.prepared_corpus import fingerprint, prepare, prepared_path, read_corpus
+from isotherm.train.tasks import QUESTIONS, VALUES, lookup
 from isotherm.train.tokens import END, FIRST, PAD, START
 from tests.train.sweep.small import SMALL
 
@@ -120,7 +120,7 @@ def test_a_corpus_that_cannot_be_used_says_why(folder, name, task, size, complai
 
 
 def test_padding_by_hand():
-    from isotherm.train.sweep.prepared import Side
+    from isotherm.train.sweep.prepared_corpus import Side
 
     side = Side(np.array([5, 6, 7, 8, 9], np.uint16), np.array([2, 3, 5]))
     assert padded(side, np.array([0, 2, 1]), 3).tolist() == [[5, 6, 0], [8, 9, 0], [7, 0, 0]]

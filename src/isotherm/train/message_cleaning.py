@@ -1,11 +1,11 @@
-"""From a program's messages to sentences: markup, keyboard accelerators and placeholders are the program's, not language."""
+"""Turn a program's messages into sentences: remove markup and keyboard accelerators, and number the placeholders."""
 
 import html
 import re
 from collections import Counter
 
-from isotherm.train.catalogues import Message
-from isotherm.train.parallel import Pair
+from isotherm.train.gettext_files import Message
+from isotherm.train.parallel_text import Pair
 
 _TAG = re.compile(r"</?[a-zA-Z][^<>]*>")
 _ACCELERATOR = re.compile(r"\s*[(（][&_][A-Za-z0-9][)）]")  # 文件(&F), as translations that cannot mark a letter do
@@ -38,7 +38,7 @@ def clean(message: Message, *, chinese: bool) -> Pair | None:
 
 
 def key(sentence: str) -> str:
-    """What two sentences share that differ in capitals, spaces or punctuation only."""
+    """A key that is equal for sentences that differ in capitals, spaces or punctuation only."""
     return re.sub(r"[\W_]+", " ", sentence).casefold().strip()
 
 

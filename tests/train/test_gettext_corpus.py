@@ -5,10 +5,10 @@ import json
 import pytest
 
 from isotherm.errors import InputError
-from isotherm.train.catalogues import Message, messages
-from isotherm.train.cleaning import clean, key
-from isotherm.train.corpus import gather, write
-from isotherm.train.parallel import Pair, from_tsv
+from isotherm.train.gettext_corpus import gather, write
+from isotherm.train.gettext_files import Message, messages
+from isotherm.train.message_cleaning import clean, key
+from isotherm.train.parallel_text import Pair, from_tsv
 from tests.train.corpora import install, write_mo
 
 CATALOGUE = {

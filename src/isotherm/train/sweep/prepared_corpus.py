@@ -16,11 +16,12 @@ from zipfile import BadZipFile
 import numpy as np
 from numpy.typing import NDArray
 
-from isotherm.errors import ArgumentError, InputError, IsothermError
+from isotherm.errors import ArgumentError, InputError
 from isotherm.language import Text
-from isotherm.train.parallel import from_tsv, split
-from isotherm.train.text import lines, read
-from isotherm.train.tokens import SPECIAL
+from isotherm.record.files import read_bytes
+from isotherm.train.parallel_text import from_tsv, split
+from isotherm.train.text_files import lines
+from isotherm.train.vocabulary import Vocabulary
 
 HELD_OUT = 0.05
 """The share held out: of pairs by a hash of the source, of running text its end."""
@@ -41,7 +42,7 @@ class Side:
 
 
 @dataclass(frozen=True)
-class Corpus:
+class PreparedCorpus:
     """A prepared corpus: its sides (source and target, or the text alone), of which the first `learned` are learned from."""
 
     sides: tuple[Side, ...]
@@ -54,14 +55,14 @@ def fingerprint(path: Path) -> str:
     """Twelve digits that change with the text, also where only the prepared file is at hand."""
     if path.suffix == ".npz":
         return _load(path).digest
-    if not path.exists():
+    if not os.path.exists(path):
         cached = sorted(path.parent.glob(f"{path.name}.*.npz"))
         if cached:
             return _load(cached[0]).digest
-    return sha256(read(path)).hexdigest()[:12]
+    return sha256(read_bytes(path)).hexdigest()[:12]
 
 
-def read_corpus(name: str, task: str, vocabulary: int, root: Path) -> Corpus:
+def read_corpus(name: str, task: str, vocabulary: int, root: Path) -> PreparedCorpus:
     """The corpus `name` (with or without `@fingerprint`) under `root`, prepared first if it has not been."""
     bare, _, expected = name.partition("@")
     path = root / bare
@@ -80,8 +81,8 @@ def read_corpus(name: str, task: str, vocabulary: int, root: Path) -> Corpus:
 
 def _is_current(cached: Path, path: Path) -> bool:
     """Whether the prepared file is whole and of this text; where the text is not at hand, whether it is there."""
-    if not path.exists():
-        return cached.exists()
+    if not os.path.exists(path):
+        return os.path.exists(cached)
     try:
         return _load(cached).digest == fingerprint(path)
     except InputError:
@@ -99,41 +100,21 @@ def prepare(path: Path, task: str, vocabulary: int) -> Path:
         expected = Text("{least} to 65535 for a corpus", "语料任务须为 {least} 到 65535").format(least=LEAST_VOCABULARY)
         raise ArgumentError("vocabulary", expected, got=vocabulary)
     if task == "text":
-        texts = ["\n".join(lines(path))]
-        columns, learned = [texts], 1
+        columns, learned = [["\n".join(lines(path))]], 1
     else:
         learn, held_out = split(from_tsv(path), HELD_OUT)
         pairs, learned = [*learn, *held_out], len(learn)
         columns = [[pair.source for pair in pairs], [pair.target for pair in pairs]]
-    tokenizer = _tokenizer([sentence for column in columns for sentence in column], vocabulary)
+    texts = [sentence for column in columns for sentence in column]
+    words = Vocabulary.learn(texts, vocabulary, rarest=0, normalise=False)
     arrays: dict[str, Any] = {"learned": learned, "vocabulary": vocabulary, "digest": fingerprint(path)}
     for index, column in enumerate(columns):
-        encoded = [encoding.ids for encoding in tokenizer.encode_batch(column)]
+        encoded = words.encode(column)
         arrays[f"ids{index}"] = np.concatenate([np.asarray(ids, np.uint16) for ids in encoded])
         arrays[f"ends{index}"] = np.cumsum([len(ids) for ids in encoded])
     target = prepared_path(path, task, vocabulary)
     _save(target, arrays)
     return target
-
-
-def _tokenizer(texts: list[str], vocabulary: int) -> Any:
-    try:
-        from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
-    except ImportError:
-        why = Text(
-            "preparing a corpus needs tokenizers: pip install 'isotherm[train]', or bring the .npz file",
-            "准备语料需要 tokenizers：pip install 'isotherm[train]'，或带上 .npz 文件",
-        )
-        raise IsothermError(why) from None
-    tokenizer = Tokenizer(models.BPE())
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    tokenizer.decoder = decoders.ByteLevel()
-    alphabet = pre_tokenizers.ByteLevel.alphabet()
-    trainer = trainers.BpeTrainer(
-        vocab_size=vocabulary, special_tokens=list(SPECIAL), initial_alphabet=alphabet, show_progress=False
-    )
-    tokenizer.train_from_iterator(texts, trainer)
-    return tokenizer
 
 
 def _save(path: Path, arrays: dict[str, Any]) -> None:
@@ -144,11 +125,11 @@ def _save(path: Path, arrays: dict[str, Any]) -> None:
     path.chmod(0o644)
 
 
-def _load(path: Path) -> Corpus:
+def _load(path: Path) -> PreparedCorpus:
     try:
         with path.open("rb") as file, np.load(file, allow_pickle=False) as found:
             sides = tuple(Side(found[f"ids{i}"], found[f"ends{i}"]) for i in range(2) if f"ids{i}" in found)
-            return Corpus(sides, int(found["learned"]), int(found["vocabulary"]), str(found["digest"]))
+            return PreparedCorpus(sides, int(found["learned"]), int(found["vocabulary"]), str(found["digest"]))
     except FileNotFoundError:
         raise InputError(path, Text("there is no such file", "没有这个文件")) from None
     except DAMAGE:

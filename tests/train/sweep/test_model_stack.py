@@ -5,14 +5,16 @@ from dataclasses import replace
 
 import pytest
 import torch
+from benchmarks.stacked import train_alone
 from torch import nn
 
 from isotherm.errors import ArgumentError
 from isotherm.record.sweep import Trial
-from isotherm.train.stacked import CHUNK, Batch, Layout, Schedule, Stack, train_alone
-from isotherm.train.sweep.group import advance, built, make_stack
-from isotherm.train.sweep.source import source_of
-from isotherm.train.trial import groups
+from isotherm.train.batches import Batch
+from isotherm.train.sweep.examples import source_of
+from isotherm.train.sweep.group_training import advance, built, make_stack
+from isotherm.train.sweep.model_stack import CHUNK, Layout, ModelStack, Schedule
+from isotherm.train.sweep.trials import groups
 
 CPU = torch.device("cpu")
 DECODER = Trial(
@@ -137,7 +139,7 @@ def test_more_steps_than_data_are_refused():
     with pytest.raises(ArgumentError, match="no more than were fed"):
         stack.run(1)
     with pytest.raises(ArgumentError, match="precision"):
-        Stack([built(DECODER)], Schedule([1.0], [0], 1), precision="float8")
+        ModelStack([built(DECODER)], Schedule([1.0], [0], 1), precision="float8")
 
 
 @pytest.mark.gpu
@@ -168,7 +170,7 @@ class Peeking(nn.Module):
         return x @ self.weight.mT * (2.0 if tokens.sum().item() > 0 else 1.0)
 
 
-def one_step_without_numbers(stack: Stack, length: int) -> None:
+def one_step_without_numbers(stack: ModelStack, length: int) -> None:
     """A step on tensors that hold nothing: reading a number back, which no CUDA graph could record, fails."""
     empty = torch.empty(CHUNK, 1, 3, length, dtype=torch.int64, device="meta")
     stack.feed(Batch((empty,), empty), [0] * len(stack))
@@ -183,6 +185,6 @@ def test_no_number_is_read_back_in_a_step_so_that_a_graph_can_hold_it(name):
 
 
 def test_reading_a_number_back_would_be_noticed():
-    stack = Stack([Peeking()], Schedule([1.0], [0], 5), device="meta")
+    stack = ModelStack([Peeking()], Schedule([1.0], [0], 5), device="meta")
     with pytest.raises(RuntimeError, match="item"):
         one_step_without_numbers(stack, 5)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from isotherm.errors import InputError
 from isotherm.language import Text
-from isotherm.train.text import lines
+from isotherm.train.text_files import lines
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,15 +81,14 @@ def from_jsonl(path: str | Path, columns: Sequence[str] = ()) -> list[Pair]:
 
 
 def share(text: str) -> float:
-    """A number from 0 to 1 that depends on nothing but the text: what is below a threshold is held out."""
+    """A number from 0 to 1 that depends on the text alone. Texts below a threshold are held out."""
     return int.from_bytes(sha256(text.encode()).digest()[:8]) / 2**64
 
 
 def split(pairs: Sequence[Pair], part: float) -> tuple[list[Pair], list[Pair]]:
     """Pairs to learn from and pairs held out, by a hash of the source sentence.
 
-    So the split depends on nothing but the sentence: more data later moves no pair across, and a sentence with two
-    translations is never on both sides.
+    More data later moves no pair from one side to the other, and a sentence with two translations is never on both sides.
     """
     learn = [pair for pair in pairs if share(pair.source) >= part]
     return learn, [pair for pair in pairs if share(pair.source) < part]

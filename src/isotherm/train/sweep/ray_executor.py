@@ -1,7 +1,7 @@
-"""Groups trained on a Ray cluster. What a worker or a node had when it died is trained again elsewhere.
+"""Train groups on a Ray cluster. What a worker or node was training when it died is trained again elsewhere.
 
-Ray starts a lost task anew by itself (`max_retries`); a task it gives up on is handed in again. The numbers do not depend
-on where or how often a group ran: it is the same group, with the same threads.
+Ray starts a lost task again by itself (`max_retries`); a task it gives up on is submitted again. The numbers do not depend
+on where or how often a group ran: it is always the same group, with the same number of threads.
 """
 
 import logging
@@ -14,7 +14,7 @@ from typing import Any
 
 from isotherm.errors import ArgumentError, InputError, IsothermError
 from isotherm.language import Text
-from isotherm.train.sweep.job import ATTEMPTS, Done, Group, Job, by_cost, gave_up, unwrap, work
+from isotherm.train.sweep.group_job import ATTEMPTS, Done, Group, Job, by_cost, gave_up, unwrap, work
 
 ANSWERS_WITHIN = 5.0
 """Seconds a cluster has to answer."""
@@ -73,7 +73,7 @@ def run_on_ray(
 
 
 def check_room(nodes: Sequence[Mapping[str, Any]], gpus: float) -> None:
-    """Refuse what no living node has, busy or not: Ray itself would wait for such a node without a word."""
+    """Refuse to ask for more than any living node has: Ray itself would wait for such a node without a word."""
     if gpus > 1 and not gpus.is_integer():
         raise ArgumentError(
             "--gpus", Text("a share of one GPU, or a whole number", "一块 GPU 的份额，或整数"), got=gpus
@@ -86,7 +86,7 @@ def check_room(nodes: Sequence[Mapping[str, Any]], gpus: float) -> None:
 
 @contextmanager
 def _connected(address: str | None) -> Iterator[Any]:
-    """Ray, connected to a cluster that answers, and let go of again."""
+    """Ray, connected to a cluster that answers, and disconnected at the end."""
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     try:
         import ray
@@ -99,7 +99,7 @@ def _connected(address: str | None) -> Iterator[Any]:
         ray.init(address=where, logging_level=logging.ERROR, log_to_driver=False, ignore_reinit_error=True)
     except (ConnectionError, ValueError, RuntimeError) as error:
         raise InputError(where, SILENT) from error
-    # Ray tells of dying nodes on standard output, some of it while shutting down; that place is for results.
+    # Ray reports dying nodes on standard output, some of them while shutting down; standard output is for results.
     with open(os.devnull, "w", encoding="utf-8") as nowhere, redirect_stdout(nowhere):
         try:
             yield ray
@@ -108,9 +108,9 @@ def _connected(address: str | None) -> Iterator[Any]:
 
 
 def _answers(address: str) -> None:
-    """Refuse an address where nothing speaks gRPC, as every Ray server does; Ray itself would try for two minutes.
+    """Refuse an address where no gRPC server answers, as every Ray server does; Ray itself would try for two minutes.
 
-    An HTTP/2 server answers a client's first words with its settings, at once: a frame whose type, its fourth byte, is 4.
+    An HTTP/2 server answers a client's preface with its settings at once: a frame whose type, the fourth byte, is 4.
     """
     host, _, port = address.removeprefix("ray://").rpartition(":")
     try:

@@ -1,16 +1,16 @@
 """Many small models trained as one: each step of all of them is one batched computation.
 
-A small model leaves a device idle: a step is hundreds of kernels, each over before the next is launched. `Stack` holds
+A small model leaves a device idle: a step is hundreds of kernels, each over before the next is launched. `ModelStack` holds
 the parameters of M models of one shape as one matrix [M, P], takes every model's gradient at once (`torch.func`), and
-updates all rows with one AdamW. On a CUDA device the whole step is captured once as a graph and replayed. `train_alone`
-is the same training as anyone would write it, and the specification of `Stack`: same data, same numbers to rounding.
+updates all rows with one AdamW. On a CUDA device the whole step is captured once as a graph and replayed.
+`train_alone` in benchmarks/stacked.py is the same training as anyone would write it, and the specification of
+`ModelStack`: the same data give the same numbers, to rounding.
 
 Rows never mix: a model whose loss or gradient stops being finite is frozen where it was, and the others go on.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from copy import deepcopy
 from dataclasses import dataclass
 from math import cos, pi, prod
 
@@ -21,6 +21,8 @@ from torch.nn.functional import cross_entropy
 
 from isotherm.errors import ArgumentError
 from isotherm.language import Text
+from isotherm.train.batches import Batch
+from isotherm.train.tokens import PAD
 
 BETAS, EPSILON, DECAY, CLIP, FLOOR = (0.9, 0.98), 1e-8, 0.01, 1.0, 0.1
 """AdamW; the gradient's norm is cut at CLIP; the learning rate falls along a cosine to FLOOR times its peak."""
@@ -28,8 +30,6 @@ CHUNK = 32
 """Steps whose data is drawn at once, whatever the number of models: part of what a seed means."""
 ALIGNMENT = 32
 """Parameters start at multiples of this many numbers, as fast matrix kernels want."""
-NOTHING = 0
-"""The label that asks for nothing: padding."""
 PRECISIONS = {
     "float32": (torch.float32, torch.float32),
     "tf32": (torch.float32, torch.float32),
@@ -37,18 +37,6 @@ PRECISIONS = {
     "float64": (torch.float64, torch.float64),
 }
 """What parameters are kept in, and what a model computes in; tf32 rounds the factors of matrix products on CUDA devices."""
-
-
-@dataclass(frozen=True)
-class Batch:
-    """Inputs of a model, each [..., L], and the token it should say at each place [..., T], 0 where nothing is asked."""
-
-    inputs: tuple[Tensor, ...]
-    labels: Tensor
-
-    def map(self, change: Callable[[Tensor], Tensor]) -> "Batch":
-        """The same with every tensor changed."""
-        return Batch(tuple(change(tokens) for tokens in self.inputs), change(self.labels))
 
 
 @dataclass(frozen=True)
@@ -71,7 +59,7 @@ class Schedule:
 def token_loss(logits: Tensor, labels: Tensor) -> Tensor:
     """Mean cross-entropy in nats over the places where something is asked; logits [B, T, V], labels [B, T]."""
     precise = logits.to(torch.promote_types(logits.dtype, torch.float32))
-    return cross_entropy(precise.flatten(0, 1), labels.flatten(), ignore_index=NOTHING)
+    return cross_entropy(precise.flatten(0, 1), labels.flatten(), ignore_index=PAD)
 
 
 @contextmanager
@@ -119,7 +107,7 @@ class Progress:
     alive: Tensor
 
 
-class Stack:
+class ModelStack:
     """M models of one shape under training.
 
     `models` are built and initialised one by one, as they would be alone. `factors` [M] multiplies the parameters named
@@ -200,7 +188,7 @@ class Stack:
 
         def measure(row: Tensor, factor: Tensor) -> tuple[Tensor, Tensor]:
             logits = self._logits(row, factor, batch.inputs)
-            asked = batch.labels != NOTHING
+            asked = batch.labels != PAD
             right = ((logits.argmax(-1) == batch.labels) & asked).sum() / asked.sum()
             return token_loss(logits, batch.labels), right
 
@@ -270,26 +258,3 @@ class Stack:
             self.captures = False
         for tensor, old in zip(state, before, strict=True):
             tensor.copy_(old)
-
-
-def train_alone(
-    model: nn.Module, schedule: Schedule, batches: Iterator[Batch], *, device: str = "cpu", precision: str = "float32"
-) -> list[float]:
-    """One model, trained as anyone would: the loss of each step. `schedule` holds this model alone."""
-    kept, compute = PRECISIONS[precision]
-    model.to(device, kept)
-    computing = model if kept == compute else deepcopy(model).to(compute)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1.0, betas=BETAS, eps=EPSILON, weight_decay=DECAY)
-    losses = []
-    with matrix_products(precision):
-        for step in range(schedule.steps):
-            batch = next(batches)
-            optimizer.param_groups[0]["lr"] = schedule.at(0, step)
-            state = {name: parameter.to(compute) for name, parameter in model.named_parameters()}
-            loss = token_loss(functional_call(computing, state, batch.inputs), batch.labels)
-            optimizer.zero_grad()
-            loss.backward()
-            nn.utils.clip_grad_norm_(model.parameters(), CLIP)
-            optimizer.step()
-            losses.append(loss.detach())
-    return [float(loss) for loss in torch.stack(losses).tolist()]

@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from isotherm.errors import InputError
-from isotherm.train.parallel import Pair, from_files, from_jsonl, from_tsv, split
-from isotherm.train.text import lines
+from isotherm.train.parallel_text import Pair, from_files, from_jsonl, from_tsv, split
+from isotherm.train.text_files import lines
 
 WANTED = [Pair("Add page", "添加页面"), Pair("Line\u2028within", "行\u2028内")]
 
@@ -82,10 +82,10 @@ def test_what_is_wrong_is_named(tmp_path, read, message):
 
 
 def test_a_file_that_may_not_be_read(tmp_path, monkeypatch):
-    def refuse(_):
+    def refuse(*_):
         raise PermissionError(13, "Permission denied")
 
-    monkeypatch.setattr("pathlib.Path.read_bytes", refuse)
+    monkeypatch.setattr("pathlib.Path.open", refuse)
     with pytest.raises(InputError, match=r"cannot be read \(Permission denied\)"):
         lines(tmp_path / "x")
 

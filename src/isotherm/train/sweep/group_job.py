@@ -1,22 +1,21 @@
-"""One group as work to be done elsewhere: what a process or a node needs, and what it gives back."""
+"""Train one group in another process or on another node: what it needs, and what it returns."""
 
 from collections.abc import Callable, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any
 
 import torch
 
 from isotherm.errors import IsothermError
 from isotherm.language import Text
-from isotherm.record.sweep import Outcome, Trial
-from isotherm.train.sweep.group import Tick, train_group
-from isotherm.train.sweep.source import Corpora
+from isotherm.record.sweep import Trial, TrialOutcome
+from isotherm.train.processes import using_threads
+from isotherm.train.sweep.examples import Corpora
+from isotherm.train.sweep.group_training import Tick, train_group
 
 ATTEMPTS = 3
-"""Times a group is started anew after the process or node that had it died."""
+"""How often a group is started again after the process or node that trained it died."""
 Group = tuple[Trial, ...]
-Done = Callable[[Sequence[Outcome]], object]
+Done = Callable[[Sequence[TrialOutcome]], object]
 
 
 @dataclass(frozen=True)
@@ -29,10 +28,10 @@ class Job:
     corpora: Corpora = field(default_factory=dict)
 
 
-def work(group: Group, job: Job, tick: Tick = lambda _steps: None) -> list[Outcome] | Text:
-    """Train a group. A mistake of the caller's comes back as its sentence, since exceptions travel badly."""
+def work(group: Group, job: Job, tick: Tick = lambda _steps: None) -> list[TrialOutcome] | Text:
+    """Train a group. An `IsothermError` is returned as its sentence, since exceptions do not pickle well."""
     try:
-        with few_threads(job.threads):
+        with using_threads(job.threads):
             return train_group(group, device=job.device, precision=job.precision, corpora=job.corpora, progress=tick)
     except IsothermError as error:
         return error.text
@@ -43,8 +42,8 @@ def work(group: Group, job: Job, tick: Tick = lambda _steps: None) -> list[Outco
         ).format(n=len(group), width=group[0].width)
 
 
-def unwrap(answer: list[Outcome] | Text) -> list[Outcome]:
-    """The outcomes, or the mistake raised here."""
+def unwrap(answer: list[TrialOutcome] | Text) -> list[TrialOutcome]:
+    """The outcomes; a sentence is raised as an error here."""
     if isinstance(answer, Text):
         raise IsothermError(answer)
     return answer
@@ -67,14 +66,3 @@ def by_cost(groups: Sequence[Group]) -> list[Group]:
         return len(group) * trial.steps * trial.batch * trial.length * trial.layers * float(trial.width + trial.d) ** 2
 
     return sorted(groups, key=cost, reverse=True)
-
-
-@contextmanager
-def few_threads(threads: int) -> Any:
-    """So many threads for PyTorch's operations, and as many as before afterwards."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(threads)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)

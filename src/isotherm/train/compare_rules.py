@@ -11,11 +11,11 @@ from isotherm.language import Text, current
 from isotherm.report.draw import svg
 from isotherm.report.files import write_atomically
 from isotherm.scale import parse
-from isotherm.train.config import Config, Model
+from isotherm.train.config import Config, ModelSettings
 from isotherm.train.curves import TITLE, Curve, figure
-from isotherm.train.folder import Folder
-from isotherm.train.loop import Outcome, train
+from isotherm.train.loop import TrainingEnd, train
 from isotherm.train.processes import join
+from isotherm.train.run_folder import RunFolder
 
 
 @dataclass(frozen=True)
@@ -29,14 +29,14 @@ class Contestant:
 
 
 @dataclass(frozen=True)
-class Comparison:
+class RuleComparison:
     """All contestants, or the run a signal stopped before there was anything to compare."""
 
     contestants: tuple[Contestant, ...]
-    stopped: Outcome | None
+    stopped: TrainingEnd | None
 
 
-def compare(config: Config, rules: Sequence[str], path: Path, *, resume: bool = False) -> Comparison:
+def compare(config: Config, rules: Sequence[str], path: Path, *, resume: bool = False) -> RuleComparison:
     """Train under each rule in a folder of its own; the picture of all curves goes beside them."""
     with named(**{"model.rule": "--rules"}):
         configs = [replace(config, model=replace(config.model, rule=rule)) for rule in rules]
@@ -46,30 +46,30 @@ def compare(config: Config, rules: Sequence[str], path: Path, *, resume: bool = 
     processes = join(config.run.device)
     with processes.together():  # what the last one would refuse is refused before the first is trained
         for name, one in zip(names, configs, strict=True) if processes.first else ():
-            Folder(path / name).admit(one, resume=resume)
+            RunFolder(path / name).admit(one, resume=resume)
     found: list[Contestant] = []
     for rule, name, one in zip(rules, names, configs, strict=True):
         outcome = train(one, path / name, resume=resume, title=rule)
         if outcome.stopped is not None:
-            return Comparison(tuple(found), outcome)
+            return RuleComparison(tuple(found), outcome)
         found.append(Contestant(rule, path / name, curve(rule, path / name), dict(outcome.result)))
     drawn = svg.sheet([figure([one.curve for one in found])], TITLE, current())
     write_atomically(path / "curves.svg", f"{drawn}\n")
-    return Comparison(tuple(found), None)
+    return RuleComparison(tuple(found), None)
 
 
 def curve(name: str, path: Path) -> Curve:
     """A run's held-out loss over its steps."""
-    points = tuple((line["step"], line["loss"]) for line in Folder(path).measured() if line["kind"] == "held_out")
+    points = tuple((line["step"], line["loss"]) for line in RunFolder(path).measured() if line["kind"] == "held_out")
     if not points:
         raise IsothermError(Text("{path}: nothing was measured yet", "{path}：尚无评测").format(path=path))
     return Curve(name, points)
 
 
-def slug(model: Model) -> str:
+def slug(model: ModelSettings) -> str:
     """A model's rule as a folder's name.
 
-    >>> slug(Model()), slug(Model(rule="qk-norm * 1/d")), slug(Model(kind="recurrent", rule="dot"))
+    >>> slug(ModelSettings()), slug(ModelSettings(rule="qk-norm * 1/d")), slug(ModelSettings(kind="recurrent", rule="dot"))
     ('1-sqrt-d', 'qk-norm-1-d', 'dot')
     """
     rule = model.rule if model.kind == "recurrent" else str(parse(model.rule))
