@@ -12,7 +12,7 @@ from rich.text import Text as Styled
 from isotherm.errors import ArgumentError, InputError
 from isotherm.lab import claims as registry
 from isotherm.lab import recorded
-from isotherm.lab.runner import ClaimOutcome, Listener, Order, Size
+from isotherm.lab.runner import ClaimOrder, ClaimOutcome, Listener, Size
 from isotherm.lab.runner import run as run_orders
 from isotherm.language import Text, current
 from isotherm.record import to_plain
@@ -111,7 +111,7 @@ def measure(request: Request, names: tuple[str, ...]) -> tuple[ClaimOutcome, ...
     """Every claim's outcome, with one line of progress per running claim on a terminal."""
     records = tuple(map(Path, request.records))
     orders = [
-        Order(
+        ClaimOrder(
             name,
             registry.module_of(name),
             request.size,
