@@ -2,8 +2,11 @@
 PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
+COUNT ?= 100000
+SECONDS ?= 600
+SEED ?= 0
 
-.PHONY: demo demo-train lab test test-full lint bench test-gpu sanitize-gpu dist clean
+.PHONY: demo demo-train lab test test-full fuzz lint bench test-gpu sanitize-gpu dist clean
 
 demo: $(READY)  ## check the default model and write its page
 	@mkdir -p out
@@ -18,7 +21,7 @@ demo-train: $(READY)  ## train English→Chinese translators with 1/√d and wit
 	@$(BIN)/isotherm train configs/demo-translation.toml --rules "1/sqrt(d),none" --out out/demo-train
 
 lab: $(READY)  ## every claim, at full size (minutes to an hour)
-	@$(BIN)/isotherm explain --scale full --out out/explain
+	@$(BIN)/isotherm explain --size full --out out/explain
 
 test: $(READY) lint  ## style, types and tests
 	@echo "== tests"
@@ -27,6 +30,9 @@ test: $(READY) lint  ## style, types and tests
 test-full: test  ## and the tests that take minutes each
 	@echo "== slow tests"
 	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses auto -m slow
+
+fuzz: $(READY)  ## random inputs for every reader; make fuzz COUNT=1000 SECONDS=60 SEED=7
+	@OMP_NUM_THREADS=1 $(BIN)/python -m tests.fuzz --count $(COUNT) --seconds $(SECONDS) --seed $(SEED)
 
 lint: $(READY)  ## style and types
 	@echo "== style"

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from isotherm.cli import run, sweeping
+from isotherm.cli import run
 from tests.train.sweep.small import SPEC
 
 
@@ -30,7 +30,7 @@ def test_off_a_terminal_there_is_a_line_for_each_group_that_is_finished(call, ca
 @pytest.mark.parametrize(
     ("tongue", "expected"),
     [
-        ("en", "stopped: 4 of 12 trials are kept in {out}; the same command goes on from there"),
+        ("en", "stopped: 4 of 12 trials are kept in {out}; the same command continues from there"),
         ("zh", "已停止：12 次训练中的 4 次已存入 {out}；再运行同一命令即从那里继续"),
     ],
 )
@@ -39,7 +39,7 @@ def test_stopped_it_says_what_is_kept_and_how_to_go_on(call, tmp_path, monkeypat
         watch(0, 4)
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(sweeping, "run_sweep", stopped)
+    monkeypatch.setattr("isotherm.train.sweep.run.run_sweep", stopped)
     assert run([*call, "--lang", tongue]) == 130
     said = capsys.readouterr()
     assert said.out == ""

@@ -1,9 +1,15 @@
-"""The command line: one file or folder here for each verb, loaded when the verb is used.
+"""The command line: one file for each verb, loaded when the verb is used.
+
+`command` makes a verb and its options, `output` prints, `streams` copes with closed streams and Ctrl-C, `usage_errors`
+puts click's errors into words; every other file is a verb. A verb imports what is slow to load (torch, rich,
+transformers) inside its functions, so that its help is quick.
 
 Results go to standard output, messages and progress to standard error. Exit codes: 0 healthy or confirmed, 1 found
-something, 2 wrong use or unreadable input, 130 stopped by Ctrl-C.
+something, 2 wrong use, unreadable input or output that cannot be written, 130 stopped by Ctrl-C, 143 by SIGTERM. If the
+reader of a pipe has gone (`isotherm rules | head -1`), the exit code is what it would have been.
 """
 
+import signal
 import sys
 from collections.abc import Sequence
 from importlib import import_module
@@ -13,8 +19,10 @@ import click
 
 from isotherm import __version__, language
 from isotherm.cli.command import Group, lang, option
+from isotherm.cli.output import say
+from isotherm.cli.streams import guard_streams, interrupts, leave
 from isotherm.cli.usage_errors import describe
-from isotherm.errors import IsothermError
+from isotherm.errors import InputError, IsothermError
 from isotherm.language import Text
 
 ABOUT = Text(
@@ -37,18 +45,16 @@ VERBS = {
 
 
 class Program(Group):
-    """The program: verbs are imported only when they are used."""
+    """The program. A verb is imported when it is used."""
 
     def get_command(self, ctx: click.Context, name: str) -> click.Command | None:  # noqa: ARG002
-        """The verb's command."""
         return cast(click.Command, getattr(import_module(f"isotherm.cli.{name}"), name)) if name in VERBS else None
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002
-        """The verbs in the order of the help page."""
         return list(VERBS)
 
-    def summaries(self, ctx: click.Context) -> list[tuple[str, str]]:  # noqa: ARG002
-        """The verbs with one line each."""
+    def summaries(self) -> list[tuple[str, str]]:
+        """Each verb with its line."""
         return [(name, str(text)) for name, text in VERBS.items()]
 
 
@@ -61,11 +67,11 @@ def _version(ctx: click.Context, parameter: click.Parameter, value: bool) -> Non
 @click.group(cls=Program, text=ABOUT)
 @option(
     "--version",
+    Text("Show the version and exit.", "显示版本并退出。"),
     is_flag=True,
     callback=_version,
     expose_value=False,
     is_eager=True,
-    text=Text("Show the version and exit.", "显示版本并退出。"),
 )
 @lang
 def program() -> None:
@@ -79,10 +85,25 @@ def run(arguments: Sequence[str]) -> int:
         code = program.main(list(arguments), prog_name="isotherm", standalone_mode=False)
     except click.exceptions.Exit as leave:
         return leave.exit_code
-    except click.Abort:
+    except click.Abort as error:
+        if isinstance(error.__cause__, EOFError):  # click takes the early end of a file for the end of its user's input
+            raise error.__cause__ from None
         return 130
     except (click.ClickException, IsothermError) as error:
-        click.echo(describe(error), err=True)
+        if interrupts.seen:  # a library turned Ctrl-C into an error of its own
+            return 130
+        say(describe(error))
+        return 2
+    except OSError as error:  # a path that no system call takes, a disk that fails
+        if error.errno is None:
+            raise
+        say(
+            describe(
+                InputError(
+                    error.filename or Text("the system", "系统"), Text("{why}", "{why}").format(why=error.strerror)
+                )
+            )
+        )
         return 2
     return code if isinstance(code, int) else 0
 
@@ -98,10 +119,17 @@ def _asked_language(arguments: Sequence[str]) -> language.Language | None:
 
 def main() -> None:
     """Run the `isotherm` program."""
+    interrupts.install()
     try:
-        sys.exit(run(sys.argv[1:]))
-    except KeyboardInterrupt:
-        sys.exit(130)
-    except BrokenPipeError:  # the reader of the pipe has closed it, so there is nobody left to write to
-        sys.stderr.close()
-        sys.exit(0)
+        guard_streams()
+        code = run(sys.argv[1:])
+        sys.stdout.flush()
+    except IsothermError as error:  # standard output could not take the last of the result
+        say(describe(error))
+        code = 2
+    except BaseException:
+        if not interrupts.seen:
+            raise
+        code = 130
+    signal.signal(signal.SIGINT, leave)
+    sys.exit(130 if interrupts.seen else code)

@@ -7,22 +7,18 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
-from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn
 
-from isotherm.checkup import check as check_model
-from isotherm.checkup.batch import make_batch, read_text
-from isotherm.checkup.examine import Progress as Told
-from isotherm.checkup.findings import CODES, fraction
-from isotherm.checkup.load import Loading, load
-from isotherm.cli.command import command, option
-from isotherm.errors import ArgumentError, InputError, IsothermError
+from isotherm.cli.command import as_json, command, debug, device, option
+from isotherm.cli.output import WROTE, print_json, progress_bar, say
+from isotherm.errors import ArgumentError, InputError, IsothermError, named
 from isotherm.language import Text, current
 from isotherm.record import SCHEMA, CheckRecord, from_plain, to_plain
-from isotherm.report import changes, compare, files, html, markdown, terminal
+
+if TYPE_CHECKING:
+    from isotherm.checkup.examine import Progress
 
 ABOUT = Text(
     "Look into a model's attention: its temperature by layer and head, and whether its scale is the declared one.\n\n"
@@ -34,66 +30,11 @@ ABOUT = Text(
     " JSON 报告；不给则为 all-MiniLM-L6-v2。\n\n"
     "退出码 0：健康；1：有发现；2：用法有误。",
 )
-OPTIONS: tuple[tuple[tuple[str, ...], Text, dict[str, Any]], ...] = (
-    (
-        ("--text",),
-        Text("Text for the model to read; - for standard input.", "要读入的文本；- 为标准输入。"),
-        {"metavar": "FILE"},
-    ),
-    (
-        ("--tokens",),
-        Text("Read at most this many tokens.", "最多词元数。"),
-        {"type": click.IntRange(2), "default": 256, "show_default": True, "metavar": "N"},
-    ),
-    (
-        ("--what-if",),
-        Text("Rules to replay, comma-separated; '' for none.", "要重放的规则，逗号分隔；'' 为不重放。"),
-        {"default": "none,1/d,x0.5,x2", "show_default": True, "metavar": "RULES"},
-    ),
-    (
-        ("--context",),
-        Text("Predict what a context of N keys would do to the entropy.", "上下文为 N 个键时熵会怎样。"),
-        {"type": click.IntRange(2), "metavar": "N"},
-    ),
-    (
-        ("--rows",),
-        Text("Measure N rows of each head instead of all.", "每头只测 N 行，而非全部。"),
-        {"type": click.IntRange(1), "metavar": "N"},
-    ),
-    (("--html",), Text("Write the report as one page.", "将报告写成一个网页。"), {"metavar": "FILE"}),
-    (("--markdown",), Text("Write a summary for a pull request.", "写出合并请求用的摘要。"), {"metavar": "FILE"}),
-    (("--json", "as_json"), Text("Print one JSON document.", "输出一个 JSON 文档。"), {"is_flag": True}),
-    (
-        ("--compare", "other"),
-        Text("Show what changed from MODEL to B.", "显示从 MODEL 到 B 的变化。"),
-        {"metavar": "B"},
-    ),
-    (
-        ("--fail-on",),
-        Text(
-            "Exit 1 only for these: finding codes, or shares of heads such as 'saturated>0.02'; comma-separated.",
-            "仅因这些以 1 退出：发现代码，或注意力头的比例，如 'saturated>0.02'；逗号分隔。",
-        ),
-        {"metavar": "WHAT"},
-    ),
-    (
-        ("--one-implementation",),
-        Text("Do not run the other implementations for comparison.", "不运行其他实现作比较。"),
-        {"is_flag": True},
-    ),
-    (("--from-config",), Text("Build the model untrained.", "只按配置新建未训练的模型。"), {"is_flag": True}),
-    (("--trust-remote-code",), Text("Let the model's own code run.", "允许运行模型自带的代码。"), {"is_flag": True}),
-    (("--device",), Text("Device to run on.", "运行设备。"), {"default": "cpu", "show_default": True}),
-    (("--quiet", "-q"), Text("Print findings only.", "只输出发现。"), {"is_flag": True}),
-    (("--debug",), Text("Show tracebacks.", "显示回溯信息。"), {"is_flag": True}),
-)
-
-
 SHARE = re.compile(r"(balanced|saturated|diffuse|sink|invalid|empty)\s*>\s*([0-9.eE+-]+)$")
 
 
 @dataclass(frozen=True)
-class Request:
+class CheckOptions:
     """The command line as typed."""
 
     model: str | None
@@ -115,58 +56,64 @@ class Request:
     debug: bool
 
 
-def run(request: Request) -> int:
+def run(options: CheckOptions) -> int:
     """Run the command and return its exit code."""
-    limits = parse_fail_on(request.fail_on)
+    limits = parse_fail_on(options.fail_on)
     try:
-        record = _record(request, request.model)
-        other = None if request.other is None else _record(request, request.other)
+        record = _record(options, options.model)
+        other = None if options.other is None else _record(options, options.other)
     except IsothermError:
-        if request.debug:
+        if options.debug:
             traceback.print_exc()
         raise
     except Exception as error:
-        if request.debug:
+        if options.debug:
             raise
         failed = Text(
             "the check-up failed ({kind}: {why}); --debug shows where", "检查失败（{kind}：{why}）；--debug 可显示位置"
         )
-        name = request.model or "all-MiniLM-L6-v2"
+        name = options.model or "all-MiniLM-L6-v2"
         raise InputError(
             name, failed.format(kind=type(error).__name__, why=" ".join(str(error).split())[:200])
         ) from error
-    show(request, record, other)
+    show(options, record, other)
     return int(fails(record if other is None else other, limits))
 
 
-def _record(request: Request, spec: str | None) -> CheckRecord:
+def _record(options: CheckOptions, spec: str | None) -> CheckRecord:
     """A record, read from an earlier report or made from a model."""
     if spec is not None and spec.endswith(".json") and not Path(spec).is_dir():
         return read_report(Path(spec))
-    text = read_text(request.text)
+    from isotherm.checkup.batch import make_batch, read_text
+    from isotherm.checkup.examine import examine
+    from isotherm.checkup.load import Loading, load
+    from isotherm.checkup.subject import Source
+    from isotherm.checkup.what_if import check_rules
+
+    rules = [rule.strip() for rule in options.what_if.split(",") if rule.strip()]
+    with named(what_if="--what-if"):
+        check_rules(rules)  # a misspelt rule is refused before the model is loaded
+    text = read_text(options.text, options.tokens)
     with _progress() as told:
-        loaded = load(spec, Loading(request.from_config, request.trust_remote_code, request.device))
-        batch = loaded.batch if loaded.batch is not None else make_batch(loaded, text, request.tokens)
-        report = check_model(
+        loaded = load(spec, Loading(options.from_config, options.trust_remote_code, options.device))
+        batch = loaded.batch if loaded.batch is not None else make_batch(loaded, text, options.tokens)
+        record, _ = examine(
             loaded.model,
             batch,
-            what_if=[rule.strip() for rule in request.what_if.split(",") if rule.strip()],
-            compare=not request.one_implementation,
-            context=request.context,
-            rows=request.rows,
-            name=loaded.name,
-            origin=loaded.origin,
+            Source(loaded.name, loaded.origin, loaded.weights),
+            what_if=rules,
+            compare=not options.one_implementation,
+            context=options.context,
+            rows=options.rows,
+            detail=True,
             progress=told,
         )
-    return report.record
+    return record
 
 
 @contextmanager
-def _progress() -> Iterator[Told]:
-    """A progress bar on standard error, if that is a terminal."""
-    messages = Console(stderr=True)
-    columns = TextColumn("{task.description}"), BarColumn()
-    with Progress(*columns, console=messages, transient=True, disable=not messages.is_terminal) as bar:
+def _progress() -> Iterator["Progress"]:
+    with progress_bar() as bar:
         task = bar.add_task(str(Text("loading", "加载模型")), total=1.0)
         yield lambda what, done: bar.update(task, description=str(what), completed=done)
 
@@ -177,7 +124,7 @@ def read_report(path: Path) -> CheckRecord:
         data = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise InputError(path, Text("cannot be read ({why})", "无法读取（{why}）").format(why=error.strerror)) from None
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise InputError(path, Text("not JSON ({why})", "不是 JSON（{why}）").format(why=error)) from None
     if not isinstance(data, dict) or data.get("schema") != SCHEMA:
         raise InputError(
@@ -186,28 +133,31 @@ def read_report(path: Path) -> CheckRecord:
     return from_plain(CheckRecord, data, where=path.name)
 
 
-def show(request: Request, record: CheckRecord, other: CheckRecord | None) -> None:
+def show(options: CheckOptions, record: CheckRecord, other: CheckRecord | None) -> None:
     """Write the files, then print the report."""
+    from rich.console import Console
+
+    from isotherm.report import changes, compare, files, html, markdown, terminal
+
     shown = record if other is None else other
-    if request.html is not None:
-        html.write_html(shown, Path(request.html), current())
+    if options.html is not None:
+        html.write_html(shown, Path(options.html), current())
     change = None if other is None else changes.compare(record, other)
-    if request.markdown is not None:
+    if options.markdown is not None:
         text = markdown.to_markdown(shown, current()) if change is None else compare.to_markdown(change, current())
-        files.write_atomically(Path(request.markdown), text)
-    if request.as_json:
-        plain: Any = to_plain(shown if change is None else change)
-        click.echo(json.dumps(plain, ensure_ascii=False, indent=1))
+        files.write_atomically(Path(options.markdown), text)
+    if options.as_json:
+        print_json(to_plain(shown if change is None else change))
         return
     console = Console()
     if change is not None:
         compare.show(change, console, current())
-    elif request.quiet:
+    elif options.quiet:
         terminal.show_findings(shown, console, current())
     else:
         terminal.show(shown, console, current())
-    for path in filter(None, (request.html, request.markdown)):
-        click.echo(str(Text("wrote {path}", "已写出 {path}").format(path=path)), err=True)
+    for path in filter(None, (options.html, options.markdown)):
+        say(WROTE.format(path=path))
 
 
 @dataclass(frozen=True)
@@ -223,6 +173,8 @@ def parse_fail_on(text: str | None) -> Limits:
     """Read `--fail-on`. An unknown word is refused before any work is done."""
     if text is None:
         return Limits((), (), anything=True)
+    from isotherm.checkup.findings import CODES
+
     codes, shares = [], []
     for word in filter(None, (part.strip() for part in text.split(","))):
         if match := SHARE.fullmatch(word):
@@ -245,14 +197,60 @@ def fails(record: CheckRecord, limits: Limits) -> bool:
     """Whether this record exceeds the limits."""
     if limits.anything:
         return any(finding.severity != "note" for finding in record.findings)
+    from isotherm.checkup.findings import fraction
+
     found = {finding.code for finding in record.findings}
     return bool(found & set(limits.codes)) or any(fraction(record, state) > share for state, share in limits.shares)
 
 
-def _check(model: str | None, **given: Any) -> int:
-    return run(Request(model, **given))
-
-
-for _names, _text, _attributes in reversed(OPTIONS):
-    _check = option(*_names, text=_text, **_attributes)(_check)
-check = command("check", ABOUT)(click.argument("model", required=False)(_check))
+@command("check", ABOUT)
+@click.argument("model", required=False)
+@option(
+    "--text", Text("Text for the model to read; - for standard input.", "要读入的文本；- 为标准输入。"), metavar="FILE"
+)
+@option(
+    "--tokens", Text("Read at most this many tokens.", "最多词元数。"), type=click.IntRange(2), default=256, metavar="N"
+)
+@option(
+    "--what-if",
+    Text("Rules to replay, comma-separated; '' for none.", "要重放的规则，逗号分隔；'' 为不重放。"),
+    default="none,1/d,x0.5,x2",
+    metavar="RULES",
+)
+@option(
+    "--context",
+    Text("Predict what a context of N keys would do to the entropy.", "上下文为 N 个键时熵会怎样。"),
+    type=click.IntRange(2),
+    metavar="N",
+)
+@option(
+    "--rows",
+    Text("Measure N rows of each head instead of all.", "每头只测 N 行，而非全部。"),
+    type=click.IntRange(1),
+    metavar="N",
+)
+@option("--html", Text("Write the report as one page.", "将报告写成一个网页。"), metavar="FILE")
+@option("--markdown", Text("Write a summary for a pull request.", "写出合并请求用的摘要。"), metavar="FILE")
+@as_json
+@option("--compare", Text("Show what changed from MODEL to B.", "显示从 MODEL 到 B 的变化。"), "other", metavar="B")
+@option(
+    "--fail-on",
+    Text(
+        "Exit 1 only for these: finding codes, or shares of heads such as 'saturated>0.02'; comma-separated.",
+        "仅因这些以 1 退出：发现代码，或注意力头的比例，如 'saturated>0.02'；逗号分隔。",
+    ),
+    metavar="WHAT",
+)
+@option(
+    "--one-implementation",
+    Text("Do not run the other implementations for comparison.", "不运行其他实现作比较。"),
+    is_flag=True,
+)
+@option("--from-config", Text("Build the model untrained.", "只按配置新建未训练的模型。"), is_flag=True)
+@option("--trust-remote-code", Text("Let the model's own code run.", "允许运行模型自带的代码。"), is_flag=True)
+@device
+@option("--quiet", Text("Print findings only.", "只输出发现。"), "-q", is_flag=True)
+@debug
+def check(model: str | None, **given: Any) -> int:
+    """Check one model, or compare two."""
+    return run(CheckOptions(model, **given))

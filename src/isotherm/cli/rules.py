@@ -1,15 +1,10 @@
 """`isotherm rules`: list the scale rules in use, or explain one."""
 
-import json
-
 import click
-from rich.console import Console
 
-from isotherm.cli.command import command, option
+from isotherm.cli.command import as_json, command
+from isotherm.cli.output import print_json
 from isotherm.language import Text
-from isotherm.record import to_plain
-from isotherm.report import atlas
-from isotherm.scale import tables
 
 ABOUT = Text(
     "List the scale rules in use, or explain one.\n\nNAME is a rule of the list (log-n), one with its values"
@@ -21,12 +16,18 @@ ABOUT = Text(
 
 @command("rules", ABOUT)
 @click.argument("name", required=False)
-@option("--json", "as_json", is_flag=True, text=Text("Print one JSON document.", "输出一个 JSON 文档。"))
+@as_json
 def rules(name: str | None, as_json: bool) -> None:
     """Print the atlas, or explain one rule."""
+    from rich.console import Console
+
+    from isotherm.record import to_plain
+    from isotherm.report import atlas
+    from isotherm.scale import tables
+
     answer = tables.atlas() if name is None else tables.explain(name)
     if as_json:
-        click.echo(json.dumps(to_plain(answer), ensure_ascii=False, indent=2))
+        print_json(to_plain(answer))
     elif isinstance(answer, tuple):
         atlas.show(answer, Console())
     else:

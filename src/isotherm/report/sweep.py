@@ -7,7 +7,7 @@ from rich.text import Text as Styled
 
 from isotherm.language import Text
 from isotherm.printable import printable
-from isotherm.record.sweep import Analysis, Cell, Interval, SweepRecord
+from isotherm.record.sweep import Analysis, Cell, SeedInterval, SweepRecord
 
 NAMES = {
     "lr": Text("learning rate", "学习率"),
@@ -106,16 +106,15 @@ def _summary(name: str, analyses: list[Analysis]) -> Table:
     for analysis in sorted(analyses, key=lambda one: (one.block, one.value)):
         series = f"{analysis.block}: {analysis.series}" if analysis.block else analysis.series
         seeds = 2 if analysis.low is not None else 1
-        table.add_row(
-            Styled(printable(series, 160)), said(Interval(analysis.value, analysis.low, analysis.high, seeds))
-        )
+        interval = SeedInterval(analysis.value, analysis.low, analysis.high, seeds)
+        table.add_row(Styled(printable(series, 160)), said(interval))
     return table
 
 
-def said(value: Interval | None) -> str:
+def said(value: SeedInterval | None) -> str:
     """A mean and half the width of its interval.
 
-    >>> said(Interval(1.5, 1.25, 1.75, 3)), said(Interval(1.5, None, None, 1)), said(None)
+    >>> said(SeedInterval(1.5, 1.25, 1.75, 3)), said(SeedInterval(1.5, None, None, 1)), said(None)
     ('1.500 ± 0.250', '1.500', '–')
     """
     if value is None:

@@ -5,7 +5,7 @@ from statistics import fmean
 
 from isotherm.language import Text, current
 from isotherm.record import Figure, Line
-from isotherm.record.sweep import Outcome, SweepRecord
+from isotherm.record.sweep import SweepRecord, TrialOutcome
 from isotherm.report.draw import png, svg
 from isotherm.report.files import write_atomically
 from isotherm.report.sweep import NAMES
@@ -68,5 +68,5 @@ def _learning(record: SweepRecord, block: str, name: str) -> Line:
     return Line(Text(name, name), tuple(map(float, steps)), tuple(fmean(losses[step]) for step in steps))
 
 
-def _fits(outcome: Outcome, settings: dict[str, str]) -> bool:
+def _fits(outcome: TrialOutcome, settings: dict[str, str]) -> bool:
     return all(str(getattr(outcome.trial, name)) == value for name, value in settings.items())

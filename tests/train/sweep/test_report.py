@@ -12,8 +12,7 @@ import pytest
 from rich.console import Console
 
 from isotherm import language
-from isotherm.cli import program, run
-from isotherm.cli.sweep import sweep
+from isotherm.cli import run
 from isotherm.errors import IsothermError
 from isotherm.printable import printable
 from isotherm.record import from_plain
@@ -26,17 +25,9 @@ from isotherm.train.sweep import analysis
 from tests.train.sweep.small import SPEC
 
 
-@pytest.fixture(autouse=True)
-def verb():
-    if "sweep" not in program.commands:
-        program.add_command(sweep)
-
-
 @pytest.fixture(scope="module")
 def swept(tmp_path_factory):
     """A folder with a finished small sweep, made by the command itself."""
-    if "sweep" not in program.commands:
-        program.add_command(sweep)
     folder = tmp_path_factory.mktemp("sweep")
     (folder / "spec.toml").write_text(SPEC, encoding="utf-8")
     assert run(["sweep", str(folder / "spec.toml"), "--store", str(folder / "out"), "--workers", "1"]) == 0
@@ -63,7 +54,7 @@ def test_the_command_prints_one_json_document_and_nothing_else(swept, capsys):
     [
         (["nothing.toml", "--store", "x"], "no such file"),
         (["SPEC"], "--store: expected a folder"),
-        (["SPEC", "--store", "x", "--device", "warp"], "isotherm: --device: expected one that is here"),
+        (["SPEC", "--store", "x", "--device", "warp"], "isotherm: --device: expected auto, cpu, cuda or mps"),
         (["SPEC", "--store", "x", "--workers", "0"], "--workers: expected a whole number"),
         (["SPEC", "--store", "x", "--executor", "ray", "--address", "127.0.0.1:1"], "no Ray cluster answers there"),
         (["SPEC", "--store", "x", "--address", "127.0.0.1:1"], "--address: expected nothing without --executor ray"),

@@ -3,7 +3,7 @@
 from isotherm.record import Figure
 from isotherm.report import digits
 from isotherm.report.draw.axes import label
-from isotherm.report.draw.frame import GLYPH, Frame, word
+from isotherm.report.draw.plot_area import GLYPH, PlotArea, word
 from isotherm.report.draw.series import Series
 from isotherm.report.markup import Html, join, tag
 
@@ -16,7 +16,7 @@ def groups(figure: Figure) -> list[float]:
     return sorted({x for line in figure.lines for x in line.x})
 
 
-def labels(figure: Figure, frame: Frame) -> list[tuple[float, str]]:
+def labels(figure: Figure, frame: PlotArea) -> list[tuple[float, str]]:
     """The place and the label of each group; none where each line is one bar, which the legend names."""
     xs = groups(figure)
     if len(figure.lines) > 1 and all(len(line.x) == 1 for line in figure.lines) and len(xs) == len(figure.lines):
@@ -24,7 +24,7 @@ def labels(figure: Figure, frame: Frame) -> list[tuple[float, str]]:
     return [(_centre(frame, number, len(xs)), label(x)) for number, x in enumerate(xs)]
 
 
-def draw(figure: Figure, looks: tuple[Series, ...], frame: Frame) -> Html:
+def draw(figure: Figure, looks: tuple[Series, ...], frame: PlotArea) -> Html:
     """Every bar, with its interval as a whisker and, where there is room, its number."""
     xs = groups(figure)
     beside = max((sum(x in look.line.x for look in looks) for x in xs), default=1)
@@ -39,7 +39,7 @@ def draw(figure: Figure, looks: tuple[Series, ...], frame: Frame) -> Html:
     return join(*parts)
 
 
-def _bar(look: Series, index: int, span: tuple[float, float], frame: Frame, *, named: bool) -> Html | None:
+def _bar(look: Series, index: int, span: tuple[float, float], frame: PlotArea, *, named: bool) -> Html | None:
     line, (x, width) = look.line, span
     value = line.y[index]
     top, base = frame.y(value), frame.y(0.0)
@@ -68,5 +68,5 @@ def _bar(look: Series, index: int, span: tuple[float, float], frame: Frame, *, n
     return join(*parts)
 
 
-def _centre(frame: Frame, number: int, count: int) -> float:
+def _centre(frame: PlotArea, number: int, count: int) -> float:
     return frame.left + (number + 0.5) * (frame.right - frame.left) / count

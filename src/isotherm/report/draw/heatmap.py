@@ -5,8 +5,8 @@ from isotherm.record import Heatmap
 from isotherm.report import digits
 from isotherm.report.draw import palette
 from isotherm.report.draw.axes import Axis, boundary, label, make, value_axis
-from isotherm.report.draw.frame import BOTTOM, GLYPH, TOP, Frame, said, thinned, titles, word
-from isotherm.report.draw.frame import WIDTH as NARROW
+from isotherm.report.draw.plot_area import BOTTOM, GLYPH, TOP, PlotArea, said, thinned, titles, word
+from isotherm.report.draw.plot_area import WIDTH as NARROW
 from isotherm.report.markup import Html, join, tag
 
 WIDTH = 760
@@ -19,17 +19,17 @@ NAMED = 160
 """Up to this many cells carry their number."""
 
 
-def frame(heatmap: Heatmap, width: int) -> Frame:
+def frame(heatmap: Heatmap, width: int) -> PlotArea:
     """The frame of a heat map. Cells are all of one size, whatever their values; labels say which is which."""
     unit = make([0.0, 1.0], log=False)
     height = TOP + BOTTOM + round(min(max(ROW * len(heatmap.ys), LEAST), MOST) * (width / WIDTH) ** 0.5)
-    made = Frame(unit, unit, width=width, height=height)
+    made = PlotArea(unit, unit, width=width, height=height)
     made.left = 12 + max(len(label(y)) for y in heatmap.ys) * GLYPH
     made.right = width - BAR
     return made
 
 
-def body(heatmap: Heatmap, frame: Frame, language: Language | None) -> Html:
+def body(heatmap: Heatmap, frame: PlotArea, language: Language | None) -> Html:
     """Cells, labels, boundary and colour bar."""
     values = value_axis(heatmap)
     return join(
@@ -51,11 +51,11 @@ def thumbnail(heatmap: Heatmap) -> Html:
     )
 
 
-def _cell_size(heatmap: Heatmap, frame: Frame) -> tuple[float, float]:
+def _cell_size(heatmap: Heatmap, frame: PlotArea) -> tuple[float, float]:
     return (frame.right - frame.left) / len(heatmap.xs), (frame.bottom - frame.top) / len(heatmap.ys)
 
 
-def _cells(heatmap: Heatmap, frame: Frame, values: Axis, *, words: bool = True) -> Html:
+def _cells(heatmap: Heatmap, frame: PlotArea, values: Axis, *, words: bool = True) -> Html:
     wide, tall = _cell_size(heatmap, frame)
     longest = max(len(digits.number(value, 2)) for row in heatmap.values for value in row)
     named = words and len(heatmap.xs) * len(heatmap.ys) <= NAMED and longest * GLYPH + 3 < wide
@@ -78,7 +78,7 @@ def _rect(place: tuple[float, float, float, float], colour: str, title: Html | N
     return tag("rect", title, fill=colour, x=x, y=y, width=width, height=height)
 
 
-def _labels(heatmap: Heatmap, frame: Frame) -> Html:
+def _labels(heatmap: Heatmap, frame: PlotArea) -> Html:
     wide, tall = _cell_size(heatmap, frame)
     every = max(1, -(-16 // int(tall))) if tall >= 1 else 16
     across = thinned([(frame.left + (j + 0.5) * wide, label(x)) for j, x in enumerate(heatmap.xs)])
@@ -89,7 +89,7 @@ def _labels(heatmap: Heatmap, frame: Frame) -> Html:
     )
 
 
-def _boundary(heatmap: Heatmap, frame: Frame) -> Html | None:
+def _boundary(heatmap: Heatmap, frame: PlotArea) -> Html | None:
     """The predicted curve: white with a dark edge, so that it shows on any colour."""
     wide, tall = _cell_size(heatmap, frame)
     points = [
@@ -108,7 +108,7 @@ def _edged(path: str) -> Html:
     return join(tag("path", d=path, class_="edge"), tag("path", d=path, class_="boundary"))
 
 
-def _bar(heatmap: Heatmap, frame: Frame, values: Axis, language: Language | None) -> Html:
+def _bar(heatmap: Heatmap, frame: PlotArea, values: Axis, language: Language | None) -> Html:
     left, steps = frame.right + 16, 48
     tall = (frame.bottom - frame.top) / steps
     parts = []

@@ -8,11 +8,11 @@ from isotherm.record import Figure, Heatmap
 from isotherm.report import digits
 from isotherm.report.draw import bars, heatmap
 from isotherm.report.draw.axes import axes
-from isotherm.report.draw.frame import (
+from isotherm.report.draw.plot_area import (
     GLYPH,
     HEIGHT,
     WIDTH,
-    Frame,
+    PlotArea,
     Point,
     file,
     fixed,
@@ -41,7 +41,7 @@ def draw(picture: Figure | Heatmap, language: Language | None = None, *, small: 
         frame = heatmap.frame(picture, WIDTH if small else heatmap.WIDTH)
         body = heatmap.body(picture, frame, language)
     else:
-        frame = Frame(*axes(picture))
+        frame = PlotArea(*axes(picture))
         body = _body(picture, frame, language)
     if language is None:
         return page_part(body, frame, picture.id)
@@ -57,7 +57,7 @@ def sheet(figures: Sequence[Figure], title: Text, language: Language) -> Html:
         x, y = number % PANELS * WIDTH, head + number // PANELS * (HEIGHT + above)
         if above:
             parts.append(said(figure.caption, language, x=x + 12, y=y + 13, class_="word"))
-        parts.append(moved(_body(figure, Frame(*axes(figure)), language), x, y + above))
+        parts.append(moved(_body(figure, PlotArea(*axes(figure)), language), x, y + above))
     size = columns * WIDTH, head + rows * (HEIGHT + above)
     return file(join(*parts), size, title, language, signs(figures[0]) if figures else [])
 
@@ -69,7 +69,7 @@ def signs(picture: Figure | Heatmap) -> list[tuple[Html, Text]]:
     return [(_swatch(look, picture.bars), name) for look, name in legend(picture)]
 
 
-def _body(figure: Figure, frame: Frame, language: Language | None) -> Html:
+def _body(figure: Figure, frame: PlotArea, language: Language | None) -> Html:
     looks = series(figure)
     if figure.bars:
         marks, ticks = bars.draw(figure, looks, frame), bars.labels(figure, frame)
@@ -82,7 +82,7 @@ def _body(figure: Figure, frame: Frame, language: Language | None) -> Html:
     return join(_grid(frame, thinned(ticks)), titles(frame, figure.x, figure.y, language), marks)
 
 
-def _grid(frame: Frame, ticks: Sequence[tuple[float, str]]) -> Html:
+def _grid(frame: PlotArea, ticks: Sequence[tuple[float, str]]) -> Html:
     parts = []
     for tick in frame.upward.ticks:
         y = frame.y(tick)
@@ -96,7 +96,7 @@ def _grid(frame: Frame, ticks: Sequence[tuple[float, str]]) -> Html:
     return join(*parts, tag("path", d=base, class_="frame"))
 
 
-def _curve(look: Series, frame: Frame) -> Html:
+def _curve(look: Series, frame: PlotArea) -> Html:
     line = look.line
     points = [_at(frame, x, y) for x, y in zip(line.x, line.y, strict=True)]
     parts: list[Html | None] = [_band(look, frame)]
@@ -114,7 +114,7 @@ def _curve(look: Series, frame: Frame) -> Html:
     return join(*parts)
 
 
-def _band(look: Series, frame: Frame) -> Html | None:
+def _band(look: Series, frame: PlotArea) -> Html | None:
     line = look.line
     if line.low is None or line.high is None:
         return None
@@ -127,7 +127,7 @@ def _band(look: Series, frame: Frame) -> Html | None:
     return tag("path", d=path, class_=f"{look.colour_class} solid band") if path else None
 
 
-def _at(frame: Frame, x: float | None, y: float | None) -> Point | None:
+def _at(frame: PlotArea, x: float | None, y: float | None) -> Point | None:
     across, upward = frame.x(x), frame.y(y)
     return None if across is None or upward is None or not isfinite(across + upward) else (across, upward)
 

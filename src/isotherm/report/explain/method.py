@@ -41,9 +41,9 @@ def method(book: Book) -> Html:
 def _facts(book: Book) -> Html:
     claims = list(book.claims())
     versions = {name: version for timed in claims for name, version in timed.versions.items()}
-    command = "isotherm explain --fresh --out DIR" + (" --scale full" if book.scale == "full" else "")
+    command = "isotherm explain --fresh --out DIR" + (" --size full" if book.scale == "full" else "")
     facts = [
-        (words.SCALE, both(words.SCALES.get(book.scale, Text(book.scale, book.scale)))),
+        (words.SIZE, both(words.SIZES.get(book.scale, Text(book.scale, book.scale)))),
         (words.DEVICE, tag("span", book.device, translate="no")),
         (words.VERSIONS, tag("span", ", ".join(f"{name} {it}" for name, it in versions.items()), translate="no")),
         (words.AGAIN, tag("code", command, translate="no")),

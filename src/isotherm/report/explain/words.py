@@ -106,8 +106,8 @@ METHOD_POINTS: Final = (
 )
 DOCUMENTS_TITLE: Final = Text("The documents", "文档")
 RUN: Final = Text("This run", "本次运行")
-SCALE: Final = Text("size", "规模")
-SCALES: Final[dict[str, Text]] = {"quick": Text("quick", "快速"), "full": Text("full", "完整")}
+SIZE: Final = Text("size", "规模")
+SIZES: Final[dict[str, Text]] = {"quick": Text("quick", "快速"), "full": Text("full", "完整")}
 DEVICE: Final = Text("device", "设备")
 VERSIONS: Final = Text("versions", "版本")
 CREATED: Final = Text("measured on", "测量时间")

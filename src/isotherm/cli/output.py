@@ -1,0 +1,37 @@
+"""How every verb speaks: one JSON document on standard output, lines and a progress bar on standard error."""
+
+import json
+import re
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from isotherm.language import Text
+from isotherm.printable import printable
+
+if TYPE_CHECKING:
+    from rich.progress import Progress, ProgressColumn
+
+STEERING = re.compile("[\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
+WROTE = Text("wrote {path}", "已写出 {path}")
+
+
+def print_json(plain: Any) -> None:
+    """Print one JSON document. Characters that could steer a terminal are written as escapes."""
+    document = json.dumps(plain, ensure_ascii=False, indent=1)
+    click.echo(STEERING.sub(lambda found: f"\\u{ord(found[0]):04x}", document))
+
+
+def say(line: Text | str) -> None:
+    """Print a line for the person who runs the command."""
+    click.echo(printable(" ".join(str(line).splitlines())), err=True)
+
+
+def progress_bar(*columns: "ProgressColumn") -> "Progress":
+    """A bar that shows itself only on a terminal, and is gone when the work is done."""
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TextColumn
+
+    console = Console(stderr=True)
+    described = TextColumn("{task.description}"), BarColumn()
+    return Progress(*described, *columns, console=console, transient=True, disable=not console.is_terminal)
