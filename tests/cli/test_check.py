@@ -2,7 +2,9 @@
 
 import io
 import json
+import os
 import sys
+import threading
 
 import pytest
 
@@ -130,6 +132,22 @@ def test_page_markdown_and_json_are_written_whole(capsys, folder, tmp_path):
     assert "small-bert" in summary.read_text(encoding="utf-8")
     assert str(page) in err
     assert sorted(path.name for path in tmp_path.iterdir()) == ["report.html", "summary.md"]
+
+
+def test_reports_go_through_links_and_into_pipes(capsys, folder, tmp_path):
+    page, link, pipe = tmp_path / "page.html", tmp_path / "link.html", tmp_path / "pipe"
+    page.write_text("old", encoding="utf-8")
+    link.symlink_to(page)
+    os.mkfifo(pipe)
+    got = []
+    reader = threading.Thread(target=lambda: got.append(pipe.read_text(encoding="utf-8")))
+    reader.start()
+    code, _, _ = call(capsys, "check", folder, "--html", str(link), "--markdown", str(pipe), *QUICK)
+    reader.join(20)
+    assert code == 0
+    assert (link.is_symlink(), pipe.is_fifo()) == (True, True)
+    assert page.read_text(encoding="utf-8").rstrip().endswith("</html>")
+    assert "small-bert" in got[0]
 
 
 def test_a_folder_that_cannot_be_written_to(capsys, folder, tmp_path):

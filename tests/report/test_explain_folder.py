@@ -82,6 +82,25 @@ def test_a_failure_leaves_nothing_behind(tmp_path, monkeypatch):
     assert [path.name for path in tmp_path.rglob("*")] == ["old", "mine.txt"]
 
 
+def test_a_linked_page_is_written_where_its_link_leads(tmp_path):
+    out, public = tmp_path / "out", tmp_path / "public.html"
+    out.mkdir()
+    public.write_text("old")
+    (out / "index.html").symlink_to(public)
+    folder.write(claims.usual(), out, "en")
+    assert (out / "index.html").is_symlink()
+    assert public.read_text(encoding="utf-8").rstrip().endswith("</html>")
+
+
+def test_a_folder_in_the_place_of_the_page_is_left_and_nothing_else_is(tmp_path):
+    out = tmp_path / "out"
+    (out / "index.html").mkdir(parents=True)
+    with pytest.raises(IsothermError, match="is a folder"):
+        folder.write(claims.usual(), out, "en")
+    assert (out / "index.html").is_dir()
+    assert list(out.glob(".isotherm-*")) == []
+
+
 def test_a_folder_that_cannot_be_written_is_refused_before_any_work(tmp_path):
     (tmp_path / "file").write_text("")
     for target in (tmp_path / "file", tmp_path / "file" / "below", Path("/proc/nowhere")):

@@ -1,16 +1,21 @@
 """Numbers, names, signs, colours, medians."""
 
 import doctest
+import io
+import json
 import math
+import re
+from dataclasses import replace
 from itertools import pairwise
 
 import pytest
+from rich.console import Console
 
-from isotherm.report import digits, summary, sweep, vocabulary
+from isotherm.report import digits, html, markdown, summary, sweep, terminal, vocabulary
 from isotherm.report.draw import axes, palette
 from isotherm.report.draw import terminal as drawing
 from isotherm.report.page_words import PAGE
-from tests.report import records
+from tests.report import drawn, records
 
 
 @pytest.mark.parametrize("module", [digits, palette, axes, drawing, sweep])
@@ -39,6 +44,26 @@ def test_compact_numbers_are_plain_json():
     assert digits.compact(0.123456) == 0.1235
     assert digits.compact(math.inf) is None
     assert isinstance(digits.compact(3.0), int)
+
+
+@pytest.mark.parametrize("count", [10**15, 10**400, 12345 * 10**5000], ids=["10^15", "10^400", "10^5004"])
+def test_a_count_of_any_size_is_shown(count):
+    assert digits.magnitude(count) == digits.thousands(count)
+    assert re.fullmatch(r"1(\.23)?e(15|400|5004)", digits.magnitude(count))
+    assert digits.number(count if count < 10**5000 else 10**400) in {"1e15", "∞"}
+    assert digits.compact(-(10**400)) is None
+
+
+@pytest.mark.parametrize("value", [10**400, -(10**400), 10**5000], ids=["10^400", "-10^400", "10^5000"])
+def test_a_record_with_a_huge_count_is_shown_in_every_view(value):
+    record = drawn.model_of("huge", 2, 2)
+    record = replace(record, model=replace(record.model, parameters=value, tokens=value, batch=value))
+    console = Console(file=io.StringIO(), width=80)
+    terminal.show(record, console, "en")
+    assert digits.magnitude(value) in console.file.getvalue()
+    assert digits.magnitude(value) in markdown.to_markdown(record, "zh")
+    data = re.search(r'id="data">(.*?)</script>', html.to_html(record, "en"), re.S)[1]
+    assert json.loads(data)["model"]["parameters"] == digits.magnitude(value)
 
 
 def luminance(colour, keep=(0, 1, 2)):

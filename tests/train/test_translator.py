@@ -158,8 +158,8 @@ def test_rules_side_by_side(capsys, toml):
     code, out, err = call(capsys, "train", toml, "--rules", "1/sqrt(d),none", "--out", "both")
     assert code == 0
     assert "held-out loss (nats per token)" in out
-    assert "● 1/sqrt(d)" in out
-    assert "× none" in out
+    assert "1 ⠒⠒⠒ 1/sqrt(d)" in out
+    assert "2 ⠒⠒⠒ none" in out
     assert "both/curves.svg" in err.replace("\n", "")
     assert "<svg" in Path("both/curves.svg").read_text(encoding="utf-8")
     first = [learned(Path("both") / name) for name in ("1-sqrt-d", "none")]

@@ -1,8 +1,10 @@
 """Numbers as a person reads them."""
 
-from math import isfinite, isnan
+from decimal import Decimal
+from math import inf, isfinite, isnan
 
 NOTHING = "–"
+_HUGE = 10**15
 
 
 def number(value: float | None, digits: int = 3) -> str:
@@ -11,6 +13,7 @@ def number(value: float | None, digits: int = 3) -> str:
     >>> number(0.12512), number(1.0), number(1.5), number(3.1e-5), number(65504.0), number(None)
     ('0.125', '1', '1.50', '3.1e-5', '65504', '–')
     """
+    value = _as_float(value)
     if value is None or isnan(value):
         return NOTHING
     if not isfinite(value):
@@ -32,6 +35,7 @@ def number(value: float | None, digits: int = 3) -> str:
 
 def compact(value: float | None, digits: int = 4) -> float | int | None:
     """A number rounded for JSON: few digits, whole numbers without a point, None for what is not a number."""
+    value = _as_float(value)
     if value is None or not isfinite(value):
         return None
     if 1e3 <= abs(value) < 1e6:
@@ -41,17 +45,28 @@ def compact(value: float | None, digits: int = 4) -> float | int | None:
 
 
 def thousands(count: int) -> str:
-    """A count with commas: 4,096."""
-    return f"{count:,}"
+    """A count with commas: 4,096; from 10¹⁵ on as `magnitude` writes it."""
+    return f"{count:,}" if abs(count) < _HUGE else magnitude(count)
 
 
 def magnitude(count: int) -> str:
-    """A count to three digits, in thousands, millions or billions.
+    """A count to three digits, in thousands, millions or billions, or as a power of ten.
 
-    >>> magnitude(124_439_808), magnitude(70_000_000_000), magnitude(512)
-    ('124 M', '70 B', '512')
+    >>> magnitude(124_439_808), magnitude(70_000_000_000), magnitude(512), magnitude(10**400)
+    ('124 M', '70 B', '512', '1e400')
     """
+    if abs(count) >= _HUGE:
+        mantissa, exponent = f"{Decimal(abs(count)):.2e}".split("e")
+        return f"{'−' if count < 0 else ''}{mantissa.rstrip('0').rstrip('.')}e{int(exponent)}"
     for size, letter in ((10**9, "B"), (10**6, "M"), (10**3, "k")):
         if count >= size:
             return f"{count / size:.3g} {letter}"
     return str(count)
+
+
+def _as_float(value: float | None) -> float | None:
+    """A whole number too large for a float becomes infinite."""
+    try:
+        return None if value is None else float(value)
+    except OverflowError:
+        return inf if value is not None and value > 0 else -inf

@@ -14,7 +14,7 @@ from isotherm.language import Text
 from isotherm.printable import printable
 from isotherm.record import CheckRecord, HeadStats, Layer, Spread, WhatIfLayer
 from isotherm.report import summary, vocabulary
-from isotherm.report.digits import compact
+from isotherm.report.digits import compact, magnitude, thousands
 from isotherm.report.summary import LayerSummary
 
 MANY_HEADS = 4096
@@ -99,9 +99,9 @@ def _base(record: CheckRecord, texts: Texts) -> dict[str, Any]:
             "origin": printable(model.origin, 300),
             "dtype": printable(model.dtype, 40),
             "device": printable(model.device, 40),
-            "parameters": model.parameters,
-            "tokens": model.tokens,
-            "batch": model.batch,
+            "parameters": magnitude(model.parameters),
+            "tokens": thousands(model.tokens),
+            "batch": thousands(model.batch),
             "at_initialisation": model.at_initialisation,
             "layers": len(record.layers),
             "heads": summary.widest(record),
@@ -280,7 +280,7 @@ def _head_what_if(replayed: list[dict[int, WhatIfLayer]], layer: int, head: int)
     rows = []
     for rule in replayed:
         at = rule.get(layer)
-        known = at is not None and head < len(at.head_gate)
+        known = at is not None and 0 <= head < len(at.head_gate)
         rows.append(_per_mille((at.head_gate[head], at.head_entropy[head])) if at is not None and known else [])
     return rows
 

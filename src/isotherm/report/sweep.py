@@ -3,8 +3,10 @@
 from rich import box
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text as Styled
 
 from isotherm.language import Text
+from isotherm.printable import printable
 from isotherm.record.sweep import Analysis, Cell, SeedInterval, SweepRecord
 
 NAMES = {
@@ -53,10 +55,10 @@ SUMMARY = Text(
 
 def show(record: SweepRecord, console: Console) -> None:
     """Print one table per block, the legend, then the summary of each series."""
-    console.print(record.title, style="bold", highlight=False, markup=False)
+    console.print(Styled(printable(record.title, 200), style="bold"))
     for block in dict.fromkeys(cell.block for cell in record.cells):
         console.print(_table(record, block, [cell for cell in record.cells if cell.block == block]))
-    first = record.cells[0].series if record.cells else ""
+    first = printable(record.cells[0].series, 80) if record.cells else ""
     best = BEST.format(best=record.axes.best) if record.axes.best else Text("", "")
     lost = LOST if any(cell.diverged for cell in record.cells) else Text("", "")
     legend = str(LEGEND.format(first=first, best=best, lost=lost)).rstrip()
@@ -67,9 +69,9 @@ def show(record: SweepRecord, console: Console) -> None:
     said = SUMMARY.format(
         trials=len(record.outcomes),
         diverged=sum(outcome.diverged for outcome in record.outcomes),
-        devices=", ".join(record.devices),
-        precision=record.precision,
-        torch=record.versions.get("torch", "?"),
+        devices=printable(", ".join(record.devices), 80),
+        precision=printable(record.precision, 20),
+        torch=printable(record.versions.get("torch", "?"), 40),
     )
     console.print()
     console.print(str(said), style="dim", highlight=False, markup=False)
@@ -77,8 +79,9 @@ def show(record: SweepRecord, console: Console) -> None:
 
 def _table(record: SweepRecord, block: str, cells: list[Cell]) -> Table:
     axes = record.axes
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0), title=block or None, title_justify="left")
-    table.add_column("" if axes.series == ("sweep",) else ", ".join(axes.series), overflow="fold", min_width=9)
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0), title=_name(block), title_justify="left")
+    series = "" if axes.series == ("sweep",) else ", ".join(axes.series)
+    table.add_column(_name(series) or "", overflow="fold", min_width=9)
     fields = [SHORT.get(name, name) for name in ("" if axes.x == "step" else axes.x, axes.best or "") if name]
     heads = [Text("loss", "损失"), Text("accuracy", "准确率"), Text("gate", "闸门"), Text("g", "g")]
     lost = any(cell.diverged for cell in cells)
@@ -86,9 +89,9 @@ def _table(record: SweepRecord, block: str, cells: list[Cell]) -> Table:
         table.add_column(str(head), justify="right", no_wrap=True)
     before = None
     for cell in cells:
-        row = ["" if cell.series == before else cell.series]
+        row: list[str | Styled] = [Styled("") if cell.series == before else Styled(printable(cell.series, 80))]
         row += [] if axes.x == "step" else ["–" if cell.x is None else f"{cell.x:g}"]
-        row += [cell.settings.get(axes.best, "–")] if axes.best else []
+        row += [Styled(printable(cell.settings.get(axes.best, "–"), 40))] if axes.best else []
         gate = "→".join(_number(value, ".2f") for value in (cell.gate_start, cell.gate_end))
         row += [said(cell.loss), said(cell.accuracy), gate, _number(cell.effect, "+.1f", "")]
         table.add_row(*row, *([str(cell.diverged or "")] if lost else []))
@@ -98,12 +101,13 @@ def _table(record: SweepRecord, block: str, cells: list[Cell]) -> Table:
 
 def _summary(name: str, analyses: list[Analysis]) -> Table:
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    table.add_column(str(ANALYSES.get(name, Text(name, name))))
+    table.add_column(str(ANALYSES[name]) if name in ANALYSES else _name(name) or "")
     table.add_column("")
     for analysis in sorted(analyses, key=lambda one: (one.block, one.value)):
         series = f"{analysis.block}: {analysis.series}" if analysis.block else analysis.series
         seeds = 2 if analysis.low is not None else 1
-        table.add_row(series, said(SeedInterval(analysis.value, analysis.low, analysis.high, seeds)))
+        interval = SeedInterval(analysis.value, analysis.low, analysis.high, seeds)
+        table.add_row(Styled(printable(series, 160)), said(interval))
     return table
 
 
@@ -116,6 +120,10 @@ def said(value: SeedInterval | None) -> str:
     if value is None:
         return "–"
     return f"{value.mean:.3f}" if value.high is None else f"{value.mean:.3f} ± {value.high - value.mean:.3f}"
+
+
+def _name(name: str) -> Styled | None:
+    return Styled(printable(name, 160)) if name else None
 
 
 def _number(value: float | None, form: str, nothing: str = "–") -> str:

@@ -1,6 +1,8 @@
 """A sweep as a table and as a drawing."""
 
+import errno
 import json
+import os
 import re
 from dataclasses import replace
 from pathlib import Path
@@ -11,6 +13,8 @@ from rich.console import Console
 
 from isotherm import language
 from isotherm.cli import run
+from isotherm.errors import IsothermError
+from isotherm.printable import printable
 from isotherm.record import from_plain
 from isotherm.record.sweep import SWEEP_SCHEMA, SweepRecord
 from isotherm.report import sweep as page
@@ -109,6 +113,33 @@ def test_the_drawing_has_labelled_axes_with_units_on_white(swept, tmp_path, monk
     assert {page.NAMES["lr"].to(tongue), page.NAMES["loss"].to(tongue), "none", "1/sqrt(d)", "10⁻³"} <= texts
     assert ".paper{fill:#ffffff}" in vector.read_text(encoding="utf-8")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["sweep.png", "sweep.svg"]
+
+
+def test_a_full_disk_is_one_sentence_and_leaves_no_half_picture(swept, tmp_path, monkeypatch):
+    synced = []
+
+    def fill_up(number):
+        synced.append(number)
+        if len(synced) > 1:  # the SVG still has room, the PNG has not
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr("isotherm.report.files.os.fsync", fill_up)
+    with pytest.raises(IsothermError, match=r"sweep\.png: no space is left"):
+        sweep_figure.write(record_of(swept), tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == ["sweep.svg"]
+
+
+def test_names_in_a_sweep_do_not_steer_a_terminal(swept, tmp_path):
+    attack = "\x1b]0;x\x07\u202e\ud800[red] $\\bad$"
+    record = record_of(swept)
+    cells = tuple(replace(cell, series=attack, block=attack) for cell in record.cells)
+    analyses = tuple(replace(one, series=attack, block=attack, name=attack) for one in record.analyses)
+    record = replace(record, title=attack, cells=cells, analyses=analyses, devices=(attack,), precision=attack)
+    text = shown(record)
+    assert "[red]" in text
+    assert printable(text.replace("\n", "")) == text.replace("\n", "")
+    sweep_figure.write(record, tmp_path)
+    assert ElementTree.parse(tmp_path / "sweep.svg").getroot() is not None
 
 
 def test_a_series_that_a_block_lacks_leaves_the_others_their_colours(swept):

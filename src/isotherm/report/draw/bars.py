@@ -3,7 +3,7 @@
 from isotherm.record import Figure
 from isotherm.report import digits
 from isotherm.report.draw.axes import label
-from isotherm.report.draw.frame import GLYPH, Frame, word
+from isotherm.report.draw.plot_area import GLYPH, PlotArea, word
 from isotherm.report.draw.series import Series
 from isotherm.report.markup import Html, join, tag
 
@@ -16,37 +16,37 @@ def groups(figure: Figure) -> list[float]:
     return sorted({x for line in figure.lines for x in line.x})
 
 
-def labels(figure: Figure, frame: Frame) -> list[tuple[float, str]]:
+def labels(figure: Figure, area: PlotArea) -> list[tuple[float, str]]:
     """The place and the label of each group; none where each line is one bar, which the legend names."""
     xs = groups(figure)
     if len(figure.lines) > 1 and all(len(line.x) == 1 for line in figure.lines) and len(xs) == len(figure.lines):
         return []
-    return [(_centre(frame, number, len(xs)), label(x)) for number, x in enumerate(xs)]
+    return [(_centre(area, number, len(xs)), label(x)) for number, x in enumerate(xs)]
 
 
-def draw(figure: Figure, looks: tuple[Series, ...], frame: Frame) -> Html:
+def draw(figure: Figure, looks: tuple[Series, ...], area: PlotArea) -> Html:
     """Every bar, with its interval as a whisker and, where there is room, its number."""
     xs = groups(figure)
     beside = max((sum(x in look.line.x for look in looks) for x in xs), default=1)
-    width = min((frame.right - frame.left) / max(len(xs), 1) * 0.8 / beside, 46)
+    width = min((area.right - area.left) / max(len(xs), 1) * 0.8 / beside, 46)
     total = sum(len(look.line.x) for look in looks)
     parts = []
     for number, x in enumerate(xs):
         present = [look for look in looks if x in look.line.x]
-        start = _centre(frame, number, len(xs)) - width * len(present) / 2
+        start = _centre(area, number, len(xs)) - width * len(present) / 2
         for place, look in enumerate(present):
-            parts.append(_bar(look, look.line.x.index(x), (start + place * width, width), frame, named=total <= ROOMY))
+            parts.append(_bar(look, look.line.x.index(x), (start + place * width, width), area, named=total <= ROOMY))
     return join(*parts)
 
 
-def _bar(look: Series, index: int, span: tuple[float, float], frame: Frame, *, named: bool) -> Html | None:
+def _bar(look: Series, index: int, span: tuple[float, float], area: PlotArea, *, named: bool) -> Html | None:
     line, (x, width) = look.line, span
     value = line.y[index]
-    top, base = frame.y(value), frame.y(0.0)
-    base = frame.bottom if base is None else base
+    top, base = area.y(value), area.y(0.0)
+    base = area.bottom if base is None else base
     if value is None or top is None:
         return None
-    low, high = (None if side is None else frame.y(side[index]) for side in (line.low, line.high))
+    low, high = (None if side is None else area.y(side[index]) for side in (line.low, line.high))
     parts = [
         tag(
             "rect",
@@ -68,5 +68,5 @@ def _bar(look: Series, index: int, span: tuple[float, float], frame: Frame, *, n
     return join(*parts)
 
 
-def _centre(frame: Frame, number: int, count: int) -> float:
-    return frame.left + (number + 0.5) * (frame.right - frame.left) / count
+def _centre(area: PlotArea, number: int, count: int) -> float:
+    return area.left + (number + 0.5) * (area.right - area.left) / count

@@ -4,16 +4,19 @@ import contextlib
 import warnings
 from collections.abc import Sequence
 from importlib.util import find_spec
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
 from isotherm.language import Language, Text
+from isotherm.printable import printable
 from isotherm.record import Figure, Heatmap
 from isotherm.report.draw import palette
 from isotherm.report.draw.axes import axes, boundary, label, value_axis
 from isotherm.report.draw.bars import groups
 from isotherm.report.draw.series import Series, legend, series
 from isotherm.report.draw.svg import PANELS
+from isotherm.report.files import write_atomically
 
 MISSING = Text(
     "no PNG figures: matplotlib is not installed (pip install 'isotherm[plots]'); the SVG ones are there",
@@ -53,7 +56,8 @@ def write(pictures: Sequence[Figure | Heatmap], path: Path, language: Language, 
     families = [*([font] if font else []), "DejaVu Sans"]
     columns, rows = min(len(pictures), PANELS), -(-len(pictures) // PANELS)
     width, height = (8.6, 5.6) if isinstance(pictures[0], Heatmap) else (6.4, 4.4)
-    with rc_context({"font.family": families, "font.size": 9, "axes.unicode_minus": False}), warnings.catch_warnings():
+    settings: Any = {"font.family": families, "font.size": 9, "axes.unicode_minus": False, "text.parse_math": False}
+    with rc_context(settings), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # a missing glyph or a tight margin is no reason to fail
         sheet = Sheet(figsize=(width * columns, height * rows), layout="constrained")
         FigureCanvasAgg(sheet)
@@ -61,18 +65,24 @@ def write(pictures: Sequence[Figure | Heatmap], path: Path, language: Language, 
             plane = sheet.add_subplot(rows, columns, number + 1)
             _panel(picture, plane, sheet, language)
             if len(pictures) > 1:
-                plane.set_title(picture.caption.to(language), fontsize=9, loc="left")
+                plane.set_title(_said(picture.caption, language), fontsize=9, loc="left")
         _legend(pictures[0], sheet, language)
         if title is not None:
-            sheet.suptitle(title.to(language), fontsize=10)
-        about = (title or pictures[0].caption).to(language)
-        sheet.savefig(path, format="png", dpi=150, metadata={"Software": "isotherm", "Description": about})
+            sheet.suptitle(_said(title, language), fontsize=10)
+        about = _said(title or pictures[0].caption, language)
+        image = BytesIO()
+        sheet.savefig(image, format="png", dpi=150, metadata={"Software": "isotherm", "Description": about})
+    write_atomically(path, image.getvalue())
+
+
+def _said(text: Text, language: Language) -> str:
+    return printable(text.to(language), 200)
 
 
 def _panel(picture: Figure | Heatmap, plane: Any, sheet: Any, language: Language) -> None:
     plane.spines[["top", "right"]].set_visible(False)
-    plane.set_xlabel(picture.x.to(language))
-    plane.set_ylabel(picture.y.to(language))
+    plane.set_xlabel(_said(picture.x, language))
+    plane.set_ylabel(_said(picture.y, language))
     if isinstance(picture, Heatmap):
         _heatmap(picture, plane, sheet, language)
         return
@@ -147,7 +157,7 @@ def _heatmap(heatmap: Heatmap, plane: Any, sheet: Any, language: Language) -> No
         across, upward = zip(*points, strict=True)
         plane.plot(across, upward, color=palette.ON_PALE, linewidth=4)
         plane.plot(across, upward, color=palette.ON_DEEP, linewidth=2, linestyle="--")
-    sheet.colorbar(image, ax=plane, label=heatmap.value.to(language))
+    sheet.colorbar(image, ax=plane, label=_said(heatmap.value, language))
 
 
 def _legend(picture: Figure | Heatmap, sheet: Any, language: Language) -> None:
@@ -163,7 +173,7 @@ def _legend(picture: Figure | Heatmap, sheet: Any, language: Language) -> None:
         names = [name for _, name in entries]
         signs = [Patch(**_fill(look)) if picture.bars else Line2D([], [], **_looks(look)) for look, _ in entries]
     if names:
-        texts = [name.to(language) for name in names]
+        texts = [_said(name, language) for name in names]
         columns = max(2, min(5, 80 // max(map(len, texts))))
         sheet.legend(
             signs, texts, loc="outside lower center", ncols=columns, frameon=False, fontsize=8, handlelength=3.2

@@ -8,11 +8,11 @@ from isotherm.record import Figure, Heatmap
 from isotherm.report import digits
 from isotherm.report.draw import bars, heatmap
 from isotherm.report.draw.axes import axes
-from isotherm.report.draw.frame import (
+from isotherm.report.draw.plot_area import (
     GLYPH,
     HEIGHT,
     WIDTH,
-    Frame,
+    PlotArea,
     Point,
     file,
     fixed,
@@ -38,14 +38,14 @@ def draw(picture: Figure | Heatmap, language: Language | None = None, *, small: 
     A small heat map is as wide as a figure.
     """
     if isinstance(picture, Heatmap):
-        frame = heatmap.frame(picture, WIDTH if small else heatmap.WIDTH)
-        body = heatmap.body(picture, frame, language)
+        area = heatmap.area(picture, WIDTH if small else heatmap.WIDTH)
+        body = heatmap.body(picture, area, language)
     else:
-        frame = Frame(*axes(picture))
-        body = _body(picture, frame, language)
+        area = PlotArea(*axes(picture))
+        body = _body(picture, area, language)
     if language is None:
-        return page_part(body, frame, picture.id)
-    return file(body, (frame.width, frame.height), picture.caption, language, signs(picture))
+        return page_part(body, area, picture.id)
+    return file(body, (area.width, area.height), picture.caption, language, signs(picture))
 
 
 def sheet(figures: Sequence[Figure], title: Text, language: Language) -> Html:
@@ -57,7 +57,7 @@ def sheet(figures: Sequence[Figure], title: Text, language: Language) -> Html:
         x, y = number % PANELS * WIDTH, head + number // PANELS * (HEIGHT + above)
         if above:
             parts.append(said(figure.caption, language, x=x + 12, y=y + 13, class_="word"))
-        parts.append(moved(_body(figure, Frame(*axes(figure)), language), x, y + above))
+        parts.append(moved(_body(figure, PlotArea(*axes(figure)), language), x, y + above))
     size = columns * WIDTH, head + rows * (HEIGHT + above)
     return file(join(*parts), size, title, language, signs(figures[0]) if figures else [])
 
@@ -69,37 +69,35 @@ def signs(picture: Figure | Heatmap) -> list[tuple[Html, Text]]:
     return [(_swatch(look, picture.bars), name) for look, name in legend(picture)]
 
 
-def _body(figure: Figure, frame: Frame, language: Language | None) -> Html:
+def _body(figure: Figure, area: PlotArea, language: Language | None) -> Html:
     looks = series(figure)
     if figure.bars:
-        marks, ticks = bars.draw(figure, looks, frame), bars.labels(figure, frame)
+        marks, ticks = bars.draw(figure, looks, area), bars.labels(figure, area)
     else:
         measured_first = sorted(looks, key=lambda look: look.line.source != "measured")
-        marks = join(*(_curve(look, frame) for look in measured_first))
-        ticks = [
-            (place, frame.across.label(tick)) for tick in frame.across.ticks if (place := frame.x(tick)) is not None
-        ]
-    return join(_grid(frame, thinned(ticks)), titles(frame, figure.x, figure.y, language), marks)
+        marks = join(*(_curve(look, area) for look in measured_first))
+        ticks = [(place, area.across.label(tick)) for tick in area.across.ticks if (place := area.x(tick)) is not None]
+    return join(_grid(area, thinned(ticks)), titles(area, figure.x, figure.y, language), marks)
 
 
-def _grid(frame: Frame, ticks: Sequence[tuple[float, str]]) -> Html:
+def _grid(area: PlotArea, ticks: Sequence[tuple[float, str]]) -> Html:
     parts = []
-    for tick in frame.upward.ticks:
-        y = frame.y(tick)
-        if y is not None and frame.top - 1 <= y <= frame.bottom + 1:
-            parts.append(tag("path", d=f"M{fixed(frame.left)} {fixed(y)}H{fixed(frame.right)}", class_="tick"))
-            parts.append(word(frame.upward.label(tick), frame.left - 6, y + 4, "end"))
+    for tick in area.upward.ticks:
+        y = area.y(tick)
+        if y is not None and area.top - 1 <= y <= area.bottom + 1:
+            parts.append(tag("path", d=f"M{fixed(area.left)} {fixed(y)}H{fixed(area.right)}", class_="tick"))
+            parts.append(word(area.upward.label(tick), area.left - 6, y + 4, "end"))
     for x, label in ticks:
-        parts.append(tag("path", d=f"M{fixed(x)} {fixed(frame.bottom)}v4", class_="frame"))
-        parts.append(word(label, min(x, frame.width - len(label) * GLYPH / 2 - 2), frame.bottom + 16, "middle"))
-    base = f"M{fixed(frame.left)} {fixed(frame.bottom)}H{fixed(frame.right)}"
+        parts.append(tag("path", d=f"M{fixed(x)} {fixed(area.bottom)}v4", class_="frame"))
+        parts.append(word(label, min(x, area.width - len(label) * GLYPH / 2 - 2), area.bottom + 16, "middle"))
+    base = f"M{fixed(area.left)} {fixed(area.bottom)}H{fixed(area.right)}"
     return join(*parts, tag("path", d=base, class_="frame"))
 
 
-def _curve(look: Series, frame: Frame) -> Html:
+def _curve(look: Series, area: PlotArea) -> Html:
     line = look.line
-    points = [_at(frame, x, y) for x, y in zip(line.x, line.y, strict=True)]
-    parts: list[Html | None] = [_band(look, frame)]
+    points = [_at(area, x, y) for x, y in zip(line.x, line.y, strict=True)]
+    parts: list[Html | None] = [_band(look, area)]
     path = "".join(_path(stretch) for stretch in _stretches(points) if len(stretch) > 1)
     if path:
         kind = "stroke curve" if look.dash is None else "stroke curve dashed"
@@ -114,12 +112,12 @@ def _curve(look: Series, frame: Frame) -> Html:
     return join(*parts)
 
 
-def _band(look: Series, frame: Frame) -> Html | None:
+def _band(look: Series, area: PlotArea) -> Html | None:
     line = look.line
     if line.low is None or line.high is None:
         return None
-    low = [_at(frame, x, y) for x, y in zip(line.x, line.low, strict=True)]
-    high = [_at(frame, x, y) for x, y in zip(line.x, line.high, strict=True)]
+    low = [_at(area, x, y) for x, y in zip(line.x, line.low, strict=True)]
+    high = [_at(area, x, y) for x, y in zip(line.x, line.high, strict=True)]
     known = [None not in pair for pair in zip(low, high, strict=True)]
     under = _stretches([point if both else None for point, both in zip(low, known, strict=True)])
     over = _stretches([point if both else None for point, both in zip(high, known, strict=True)])
@@ -127,8 +125,8 @@ def _band(look: Series, frame: Frame) -> Html | None:
     return tag("path", d=path, class_=f"{look.colour_class} solid band") if path else None
 
 
-def _at(frame: Frame, x: float | None, y: float | None) -> Point | None:
-    across, upward = frame.x(x), frame.y(y)
+def _at(area: PlotArea, x: float | None, y: float | None) -> Point | None:
+    across, upward = area.x(x), area.y(y)
     return None if across is None or upward is None or not isfinite(across + upward) else (across, upward)
 
 

@@ -46,7 +46,10 @@ def write(book: Book, path: Path, language: Language, tell: Callable[[float], ob
             if file.is_file():
                 target = path / file.relative_to(stage)
                 target.parent.mkdir(exist_ok=True)
-                file.replace(target)
+                if target.is_symlink() or not (target.is_file() or not target.exists()):
+                    write_atomically(target, file.read_bytes())
+                else:
+                    file.replace(target)
         shutil.rmtree(stage)
     except BaseException as error:
         for leftover in filter(None, (stage, new)):

@@ -29,7 +29,7 @@ def show(book: Book, console: Console, language: Language, *, derive: bool = Fal
     for chapter in book.chapters:
         if chapter.claims:
             console.print()
-            console.rule(Styled(f" {chapter.title.to(language)} ", style="bold"), align="left", style="dim")
+            console.rule(Styled(f" {_plain(chapter.title, language)} ", style="bold"), align="left", style="dim")
         for timed in chapter.claims:
             _claim(timed, console, language, derive)
     summary(book, console, language)
@@ -46,7 +46,9 @@ def _claim(timed: Timed, console: Console, language: Language, derive: bool) -> 
     record = timed.record
     width = min(console.width, WIDEST)
     console.print()
-    console.print(Styled.assemble((printable(record.title.to(language), 200), "bold"), (f"  {record.id}", "dim")))
+    console.print(
+        Styled.assemble((printable(record.title.to(language), 200), "bold"), (f"  {printable(record.id, 80)}", "dim"))
+    )
     source = words.sources(record.sources).to(language)
     _paragraph(console, Styled.assemble(_plain(record.statement, language), (f"  ({printable(source, 200)})", "dim")))
     _paragraph(console, _labelled(words.HYPOTHESIS, record.hypothesis, language, "dim"))
@@ -116,7 +118,7 @@ def summary(book: Book, console: Console, language: Language) -> None:
         table.add_row(Styled(_plain(timed.record.title, language)), verdict, f"{timed.seconds:.1f}")
     for state, group, style in ((words.FAILED, book.failed, "bold red"), (words.NOT_RUN, book.skipped, "yellow")):
         for missing in group:
-            table.add_row(Styled(missing.id), Styled(f"? {state.to(language)}", style=style), NOTHING)
+            table.add_row(Styled(printable(missing.id, 80)), Styled(f"? {state.to(language)}", style=style), NOTHING)
     console.print(table)
     counts = "  ".join(f"{words.GLYPHS[it]} {n} {words.VERDICTS[it].to(language)}" for it, n in book.verdicts().items())
     errata = words.ERRATA_COUNT.format(n=len(book.errata())).to(language)

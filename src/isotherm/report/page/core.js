@@ -50,13 +50,6 @@ function num(value, digits = 3) {
 
 const thousands = (n) => n.toLocaleString("en-US");
 
-function magnitude(n) {
-  for (const [size, letter] of [[1e9, "B"], [1e6, "M"], [1e3, "k"]]) {
-    if (n >= size) return `${Number((n / size).toPrecision(3))} ${letter}`;
-  }
-  return String(n);
-}
-
 // Two characters a number, for models with thousands of heads; see `pack` in payload.py.
 function unpack(packed) {
   if (Array.isArray(packed)) return packed;

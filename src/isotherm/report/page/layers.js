@@ -73,7 +73,7 @@ function buildMethod() {
   const { left_out: left, cost: [seconds, model, peak] } = data;
   const how = say(data.how_got);
   return section("method", t("method"), null, el("ul", { class: "method" },
-    [t("method_exact", { how, tokens: thousands(data.model.tokens) }), t("method_gate"), t("method_theory"), t("method_digits", { n: left.packed ? 3 : 4 }),
+    [t("method_exact", { how, tokens: data.model.tokens }), t("method_gate"), t("method_theory"), t("method_digits", { n: left.packed ? 3 : 4 }),
       left.details > 0 && t("method_left", { n: thousands(left.details) })].filter(Boolean).map((text) => el("li", {}, text))),
     el("dl", { class: "facts" },
       el("div", {}, el("dt", {}, t("cost")), el("dd", {}, t("cost_line", { seconds: num(seconds), model: num(model), peak: num(peak) }))),

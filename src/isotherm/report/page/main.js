@@ -22,8 +22,8 @@ function buildHero() {
   const facts = [
     [t("fact_architecture"), name(model.architecture, "span")],
     [t("fact_shape"), `${model.layers} × ${model.heads}`],
-    [t("fact_parameters"), magnitude(model.parameters)],
-    [t("fact_batch"), t("fact_batch_value", { tokens: thousands(model.tokens), batch: thousands(model.batch) })],
+    [t("fact_parameters"), model.parameters],
+    [t("fact_batch"), t("fact_batch_value", { tokens: model.tokens, batch: model.batch })],
     [t("fact_precision"), name(`${model.dtype}, ${model.device}`, "span")],
     [t("fact_rows"), say(data.how_got)],
     [t("fact_weights"), [name(model.origin, "span"), model.at_initialisation && ` (${t("at_initialisation")})`]],

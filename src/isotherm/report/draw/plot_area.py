@@ -1,4 +1,4 @@
-"""What every SVG drawing is made of: a frame with axes, words, markers, and a legend below.
+"""What every SVG drawing is made of: an area with axes, words, markers, and a legend below.
 
 Inside a page a drawing has both languages, and the page shows one; a file has one language, its own colours and a legend.
 """
@@ -21,7 +21,7 @@ GLYPH = 5.9
 Point = tuple[float, float]
 
 
-class Frame:
+class PlotArea:
     """A rectangle to draw in; `x` and `y` say where values lie in it."""
 
     def __init__(self, across: Axis, upward: Axis, *, width: int = WIDTH, height: int = HEIGHT) -> None:
@@ -42,9 +42,9 @@ class Frame:
         return None if part is None else self.bottom - part * (self.bottom - self.top)
 
 
-def page_part(body: Html, frame: Frame, name: str) -> Html:
+def page_part(body: Html, area: PlotArea, name: str) -> Html:
     """A drawing inside a page, which has the style and the caption `name`-caption."""
-    return tag("svg", body, viewBox=f"0 0 {frame.width} {frame.height}", role="img", aria_labelledby=f"{name}-caption")
+    return tag("svg", body, viewBox=f"0 0 {area.width} {area.height}", role="img", aria_labelledby=f"{name}-caption")
 
 
 def file(
@@ -100,11 +100,11 @@ def said(text: Text, language: Language | None, **attributes: object) -> Html:
     return join(*(tag("text", drawn(text.to(code)), lang=names[code], **attributes) for code in LANGUAGES))
 
 
-def titles(frame: Frame, x: Text, y: Text, language: Language | None) -> Html:
+def titles(area: PlotArea, x: Text, y: Text, language: Language | None) -> Html:
     """The names of the axes: y lies flat above its axis, x below its own."""
     return join(
         said(y, language, x=2, y=13, class_="loud"),
-        said(x, language, x=fixed(frame.right), y=fixed(frame.height - 7), text_anchor="end", class_="loud"),
+        said(x, language, x=fixed(area.right), y=fixed(area.height - 7), text_anchor="end", class_="loud"),
     )
 
 
