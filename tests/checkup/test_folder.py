@@ -76,7 +76,15 @@ def test_a_model_larger_than_the_memory_is_refused_before_it_is_built(copy, keys
 
 
 def test_numbers_that_published_models_have_are_accepted():
-    check_sizes({"num_labels": 21_843, "max_position_embeddings": 10_485_760, "rope_theta": 10**12}, "config.json")
+    check_sizes(
+        {
+            "num_labels": 21_843,
+            "label2id": {"layer": 21_842},
+            "max_position_embeddings": 10_485_760,
+            "rope_theta": 10**12,
+        },
+        "config.json",
+    )
     check_sizes({"num_hidden_layers": 32, "num_experts": 16_384, "layer_types": ["full"] * 32}, "config.json")
     check_sizes(
         {"time_step_limit": [0.0, float("inf")], "eos_token_id": [151_645, -1], "n_positions": 2**20}, "config.json"
