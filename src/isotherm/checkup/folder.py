@@ -34,9 +34,13 @@ def check_folder(folder: Path, *, from_config: bool) -> None:
     if not config.is_file():
         raise InputError(folder, Text("no config.json in this folder", "该文件夹中没有 config.json"))
     check_sizes(_read_object(config), config)
+    inside = sorted(folder.iterdir())
+    for path in inside:
+        if path.exists() and not (path.is_file() or path.is_dir()):  # reading a pipe or a device may never end
+            raise InputError(path, Text("not a regular file", "不是普通文件"))
     if from_config:
         return
-    weights = [path for path in sorted(folder.iterdir()) if _holds_weights(path)]
+    weights = [path for path in inside if _holds_weights(path)]
     if not weights:
         hint = Text(
             "no weights in this folder; --from-config checks it untrained",
