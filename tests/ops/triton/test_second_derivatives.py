@@ -56,7 +56,7 @@ def test_the_gradient_of_a_sum_is_not_taken_for_a_constant(device):
 
 def test_transforms_are_refused(device):
     q, k, v = (draw(1, 1, T, D, seed=i).to(device) for i in range(3))
-    with pytest.raises(UnsupportedError, match="'triton' does not support torch.func transforms"):
+    with pytest.raises(UnsupportedError, match=r"'triton' does not support torch\.func transforms"):
         func.grad(lambda q: attention(q, k, v, impl="triton").output.sum())(q)
 
 
