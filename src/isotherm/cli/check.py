@@ -21,7 +21,8 @@ from isotherm.checkup.load import Loading, load
 from isotherm.cli.command import command, option
 from isotherm.errors import ArgumentError, InputError, IsothermError
 from isotherm.language import Text, current
-from isotherm.record import SCHEMA, CheckRecord, from_plain, to_plain
+from isotherm.record import SCHEMA, CheckRecord, to_plain
+from isotherm.record.files import checked, parse_json, read_bytes
 from isotherm.report import changes, compare, files, html, markdown, terminal
 
 ABOUT = Text(
@@ -173,17 +174,12 @@ def _progress() -> Iterator[Told]:
 
 def read_report(path: Path) -> CheckRecord:
     """Read an earlier report from its JSON."""
-    try:
-        data = json.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise InputError(path, Text("cannot be read ({why})", "无法读取（{why}）").format(why=error.strerror)) from None
-    except ValueError as error:
-        raise InputError(path, Text("not JSON ({why})", "不是 JSON（{why}）").format(why=error)) from None
+    data = parse_json(path, read_bytes(path))
     if not isinstance(data, dict) or data.get("schema") != SCHEMA:
         raise InputError(
             path, Text("not a report of schema {schema}", "不是 {schema} 格式的报告").format(schema=SCHEMA)
         )
-    return from_plain(CheckRecord, data, where=path.name)
+    return checked(CheckRecord, path, data)
 
 
 def show(request: Request, record: CheckRecord, other: CheckRecord | None) -> None:

@@ -144,4 +144,6 @@ def _value(kind: Any, data: Any, where: str, *, strict: bool) -> Any:
 def _fits(kind: Any, data: Any) -> bool:
     if kind is float:
         return type(data) in (int, float) and abs(data) <= sys.float_info.max
+    if type(data) is str and not data.isascii() and data != data.encode(errors="ignore").decode():
+        return False  # half of a surrogate pair, which cannot be written
     return kind is Any or (type(data) is kind and (kind is not int or abs(data) <= LARGEST))
