@@ -128,7 +128,7 @@ def _save(path: Path, arrays: dict[str, Any]) -> None:
 def _is_whole(side: Side, corpus: PreparedCorpus) -> bool:
     """Whether the sentences lie within the ids, the ids within the vocabulary, and those learned from within the sentences."""
     ids, ends = side.ids, side.ends
-    typed = ids.dtype == np.uint16 and ids.ndim == ends.ndim == 1 and ends.dtype.kind == "i" and 0 < len(ends)
+    typed = ids.dtype == np.uint16 and ids.ndim == ends.ndim == 1 and ends.dtype.kind == "i" and len(ends) > 0
     return bool(
         typed
         and ends[0] >= 0
