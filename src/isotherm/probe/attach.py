@@ -1,4 +1,4 @@
-"""`probe`: look at every attention call of a model, and leave the model as it was found."""
+"""`probe`: look at every attention call of a model, and leave the model as it was."""
 
 import functools
 import sys
@@ -21,8 +21,8 @@ from isotherm.probe.session import Seen, Session
 def probe(model: nn.Module) -> Iterator[Seen]:
     """Look at every attention call of `model` while the block runs.
 
-    Nothing of the model changes: no bit of its outputs, no hook, flag, weight, random number or registry, also when its
-    forward raises. What the probe itself fails at is listed in `unseen`. Compiled modules run uncompiled meanwhile.
+    Nothing about the model changes: no bit of its outputs, no hook, flag, weight, random number or registry, even if its forward
+    raises. An error of the probe itself is listed in `unseen`. Compiled modules run uncompiled in the block.
 
     >>> layer = nn.TransformerEncoderLayer(16, 2, batch_first=True).eval()
     >>> with probe(layer) as seen:
@@ -53,7 +53,7 @@ def _patch(session: Session, patches: Patches, model: nn.Module, mode: Mode) -> 
 
 
 def _eager() -> AbstractContextManager[Any]:
-    """Compiled code runs uncompiled, or hooks would not be called. Where dynamo was never loaded nothing is compiled."""
+    """Run compiled code uncompiled: the probe cannot see into it. Nothing is compiled if dynamo was never loaded."""
     return torch.compiler.set_stance("force_eager") if "torch._dynamo" in sys.modules else ExitStack()
 
 
@@ -64,8 +64,8 @@ def _as_before(mode: Mode) -> Iterator[None]:
 
 
 def _call(session: Session) -> Callable[..., Any]:
-    """Every module's call. Not a hook: a hook of a module's own sends PyTorch off its fused paths, and one for all modules
-    makes compiled ones warn."""
+    """Follow every module's call. Hooks would not do: PyTorch leaves its fused paths for a hook on a module, and compiled modules
+    warn about a global one."""
     call = nn.Module.__call__
 
     @functools.wraps(call)
@@ -89,9 +89,9 @@ def _module(session: Session, hidden: Callable[[], Hidden]) -> Callable[..., Any
     def attend(module: nn.MultiheadAttention, *args: Any, **kwargs: Any) -> Any:
         if not session.awake:
             return forward(module, *args, **kwargs)
-        with hidden(), session.inside():
+        with hidden(), session.captured_call():
             result = forward(module, *args, **kwargs)
-        with session.aside(module):
+        with session.own_work(module):
             multihead.look_at_module(session, module, args, kwargs)
         return result
 
@@ -110,7 +110,7 @@ def _layer(session: Session, hidden: Callable[[], Hidden]) -> Callable[..., Any]
         with hidden():
             result = forward(layer, *args, **kwargs)
         if session.noticed == before:
-            with session.aside(layer.self_attn):
+            with session.own_work(layer.self_attn):
                 multihead.look_at_layer(session, layer, args, kwargs)
         return result
 

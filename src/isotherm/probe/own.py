@@ -1,4 +1,4 @@
-"""Isotherm's own `attention`, seen through its list of observers."""
+"""Capture calls of Isotherm's own `attention`, through its list of observers."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -20,9 +20,9 @@ def attach(session: Session) -> Iterator[None]:
         if not session.awake:
             yield
             return
-        with session.inside():
+        with session.captured_call():
             yield
-        with session.aside():
+        with session.own_work():
             session.capture(_call(problem, sink))
 
     observers.append(observe)

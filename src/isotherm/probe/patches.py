@@ -1,17 +1,17 @@
-"""Things replaced for the time of a probe, and put back in reverse order whatever happens."""
+"""Replace attributes and entries for the duration of a probe, and restore them in reverse order."""
 
 from collections.abc import Callable, MutableMapping
 from typing import Any
 
 
 class Patches:
-    """What was replaced."""
+    """The replacements made so far."""
 
     def __init__(self) -> None:
         self._undo: list[Callable[[], None]] = []
 
     def entry(self, mapping: MutableMapping[str, Any], key: str, value: object) -> None:
-        """Replace an entry that is there."""
+        """Replace an existing entry."""
         old = mapping[key]
         mapping[key] = value
         self._undo.append(lambda: mapping.__setitem__(key, old))
@@ -23,7 +23,7 @@ class Patches:
         self._undo.append(lambda: setattr(owner, name, old))
 
     def undo(self) -> None:
-        """Put everything back, the last first; one that fails does not keep the others from it."""
+        """Restore everything, the last first. If one fails, the others are restored all the same."""
         errors = []
         while self._undo:
             try:

@@ -1,10 +1,10 @@
-"""One probe at work: what it has seen, where the model is, and the rule that nothing it does may reach the model."""
+"""The state of one probe: what it has seen, which modules are running, and whether to look at a call."""
 
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
@@ -18,6 +18,9 @@ from isotherm.probe.keep import Keeper, storage_of
 from isotherm.probe.kinds import kind_of
 from isotherm.probe.masks import Masks, Terms
 from isotherm.record import Unseen
+
+if TYPE_CHECKING:
+    from isotherm.probe.sdpa import KernelCall
 
 FAILED = Text("the probe failed while looking at it: {error}", "探测时出错：{error}")
 MISMATCH = Text(
@@ -34,7 +37,7 @@ NO_SOFTMAX = Text("it ran, and no softmax over q·k was recognised in it", "已�
 
 @dataclass
 class Seen:
-    """What a probe brings back: `captures` in the order of the calls, and the attention modules it could not look into."""
+    """What a probe brings back: `captures` in the order of the calls, and the attention modules that it could not see into."""
 
     captures: list[Capture] = field(default_factory=list)
     unseen: list[Unseen] = field(default_factory=list)
@@ -42,8 +45,8 @@ class Seen:
 
 @dataclass(frozen=True)
 class Call:
-    """An attention call as an adapter understood it. q [B, Hq, T, D], k [B, Hkv, S, D]; `traced_q` is q before a
-    multiplier that is no one number was folded into it."""
+    """An attention call as an adapter understood it: q [B, Hq, T, D], k [B, Hkv, S, D]. If the multiplier of q·k is not one
+    number, q contains it, and `traced_q` is q without it."""
 
     implementation: str
     q: Tensor
@@ -59,32 +62,20 @@ class Call:
     traced_q: Tensor | None = None
 
     def problem(self) -> Problem:
-        """The call as something to replay; the first query stands at key `first`."""
+        """The call as a problem that can be replayed. The first query is at the position of key `first`."""
         q, k = self.q.detach(), self.k.detach()
         positions = torch.arange(q.shape[2], device=q.device) + self.first
         visibility = Visibility(positions, k.shape[2], self.causal, self.window, self.terms.mask)
         return Problem(q, k, k, visibility, self.scale, self.terms.bias, self.softcap)
 
 
-class Handed(NamedTuple):
-    """What a captured function handed to PyTorch's kernel in turn, and what that gave."""
-
-    scale: float
-    q: Tensor
-    k: Tensor
-    v: Tensor
-    mask: Tensor | None
-    causal: bool
-    output: Tensor
-
-
-class _Aside(threading.local):
+class _OwnWorkDepth(threading.local):
     """How deep this thread is in some probe's own work: a probe does not look at another one's."""
 
     depth = 0
 
 
-_aside = _Aside()
+_own_work = _OwnWorkDepth()
 
 
 class Session:
@@ -99,7 +90,7 @@ class Session:
         self._busy = 0
         self._kept: list[_Kept] = []
         self.noticed = 0
-        self.handed_on: list[Handed] = []
+        self.kernel_calls: list[KernelCall] = []
 
     @property
     def here(self) -> bool:
@@ -107,7 +98,7 @@ class Session:
         pass to recompute what was thrown away, is not looked at: it is the same call again. Nor is what runs inside vmap
         and its like (flex masks are made so), where tensors have no memory of their own."""
         forward = torch._C._current_graph_task_id() == -1 and torch._C._functorch.peek_interpreter_stack() is None
-        return forward and not _aside.depth and self._thread == threading.get_ident()
+        return forward and not _own_work.depth and self._thread == threading.get_ident()
 
     @property
     def awake(self) -> bool:
@@ -115,12 +106,12 @@ class Session:
         return not self._busy and bool(self.frames.stack) and self.here
 
     @property
-    def within(self) -> bool:
+    def in_captured_call(self) -> bool:
         """Whether a captured call is running: nothing is captured in it, but what it hands to a kernel is noted."""
         return bool(self._busy) and self.here
 
     @contextmanager
-    def inside(self) -> Iterator[None]:
+    def captured_call(self) -> Iterator[None]:
         """A captured call runs: what it calls in turn is a part of it."""
         self._busy += 1
         try:
@@ -128,13 +119,13 @@ class Session:
         finally:
             self._busy -= 1
 
-    def aside(self, module: nn.Module | None = None) -> "_Own":
+    def own_work(self, module: nn.Module | None = None) -> "_OwnWork":
         """The probe's own work: no gradients, no recursion, no mode in the way, and an error becomes an entry among the
         unseen."""
-        return _Own(self, module)
+        return _OwnWork(self, module)
 
     @contextmanager
-    def again(self, module: nn.Module | None, device: torch.device) -> Iterator[None]:
+    def rerun(self, module: nn.Module | None, device: torch.device) -> Iterator[None]:
         """A call of the model's made once more, to be looked at: it leaves no gradient and draws no random number that the
         model would miss, and what it raises is the probe's own failure."""
         try:
@@ -144,12 +135,12 @@ class Session:
             self.failed(error, module)
 
     def failed(self, error: Exception, module: nn.Module | None) -> None:
-        """List what the probe was looking at as unseen, for its own error."""
+        """List the module as unseen, because the probe itself raised an error."""
         name, kind = self._subject(module)
         self.miss(FAILED.format(error=f"{type(error).__name__}: {error}"), name, kind)
 
     def miss(self, why: Text, name: str, kind: str) -> None:
-        """List a module as unseen, once for each reason, and explain every frame around it."""
+        """List a module as unseen, once for each reason."""
         self._explain()
         entry = Unseen(name, kind, why)
         if entry not in self.seen.unseen:
@@ -158,7 +149,7 @@ class Session:
     def capture(
         self, call: Call, module: nn.Module | None = None, agrees: Callable[[Problem], bool] | None = None
     ) -> bool:
-        """Add a call, if its problem gives what the model computed, as `agrees` says."""
+        """Add a call. If `agrees` says that its problem does not give what the model computed, return False instead."""
         name, kind = self._subject(module)
         problem = call.problem()
         if agrees is not None and not agrees(problem):
@@ -172,12 +163,12 @@ class Session:
         return True
 
     def mismatch(self, call: Call, module: nn.Module | None = None) -> None:
-        """List a call that does not give the model's own result again."""
+        """List a call as unseen, because it does not reproduce the model's result."""
         name, kind = self._subject(module)
         self.miss(MISMATCH.format(what=call.implementation), name, kind)
 
     def add(self, capture: Capture) -> None:
-        """Keep a capture as it is now, whatever the model writes to its tensors later."""
+        """Keep a capture as it is now, even if the model overwrites its tensors later."""
         self._explain()
         self.seen.captures.append(capture)
         kept = _Kept(self.seen, capture)
@@ -186,7 +177,7 @@ class Session:
             self.keeper.protect(tensor, kept)
 
     def withdraw(self, first: int) -> list[Capture]:
-        """Take back the captures from that one on."""
+        """Remove the captures from index `first` on, and return them."""
         taken = self.seen.captures[first:]
         del self.seen.captures[first:], self._kept[first:]
         return taken
@@ -197,36 +188,36 @@ class Session:
             frame.explained = True
 
     def _subject(self, module: nn.Module | None) -> tuple[str, str]:
-        """Name and class of the module that attends: the one given, else the innermost that is more than a softmax."""
+        """Name and class of the module that attends: the given one, or else the innermost."""
         if module is not None:
             return self.frames.name_of(module), type(module).__name__
-        frame = next((f for f in reversed(self.frames.stack) if not isinstance(f.module, nn.Softmax)), None)
+        frame = self.frames.attending
         return ("", "") if frame is None else (frame.name, frame.kind)
 
     def enter(self, module: nn.Module) -> bool:
-        """A module's forward begins; False if it is none of the probe's business."""
+        """Add a frame for a module that begins its forward. False if the probe does not follow it."""
         if self._busy or not self.here or not self.frames.belongs(module):
             return False
         self.frames.push(module)
         return True
 
     def leave(self, module: nn.Module, given: Any, result: Any) -> None:
-        """A module's forward has ended, or failed (then `result` is None)."""
+        """Remove the frame of a module that has returned, or raised (then `result` is None)."""
         if self.frames.is_idle(module):
             self.frames.stack.pop()
             return
-        with self.aside(module):
+        with self.own_work(module):
             frame = self.frames.pop(module, given, result)
             if frame is not None and result is not None:
                 self._account(frame)
 
     def _account(self, frame: Frame) -> None:
-        """An attention module that ended without a capture, or another reason, is unseen."""
+        """List an attention module as unseen if nothing was captured in it, for no reason that is listed already."""
         if frame.attends and not frame.explained:
             self.miss(NO_SOFTMAX, frame.name, frame.kind)
 
 
-class _Own:
+class _OwnWork:
     """See `Session.aside`. A class, not a generator: it is entered for every module and every function of interest."""
 
     __slots__ = ("_function", "_gradients", "_module", "_session")
@@ -235,7 +226,7 @@ class _Own:
         self._session, self._module = session, module
 
     def __enter__(self) -> None:
-        _aside.depth += 1
+        _own_work.depth += 1
         self._gradients = torch.is_grad_enabled()
         torch._C._set_grad_enabled(False)
         self._function = torch._C.DisableTorchFunction()
@@ -250,24 +241,24 @@ class _Own:
                 return True
             return False
         finally:
-            _aside.depth -= 1
+            _own_work.depth -= 1
 
 
 @dataclass(eq=False)
 class _Kept:
-    """A capture's tensors, each copied before the model writes over it."""
+    """Copies the tensors of a capture before the model overwrites them."""
 
     seen: Seen
     capture: Capture
 
     def tensors(self) -> list[Tensor]:
-        """All that the capture refers to."""
+        """The tensors that the capture refers to."""
         problem = self.capture.problem
         everything = (problem.q, problem.k, problem.bias, problem.visibility.mask, self.capture.sink)
         return [tensor for tensor in everything if tensor is not None]
 
     def take_copy(self, storage: int) -> None:
-        """Called before the model writes to that memory."""
+        """Replace the capture by one with copies of the tensors in that memory."""
 
         def own(tensor: Tensor | None) -> Any:
             return tensor.clone() if tensor is not None and storage_of(tensor) == storage else tensor
