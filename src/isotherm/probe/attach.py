@@ -21,8 +21,8 @@ from isotherm.probe.session import Seen, Session
 def probe(model: nn.Module) -> Iterator[Seen]:
     """Look at every attention call of `model` while the block runs.
 
-    Nothing about the model changes: no bit of its outputs, no hook, flag, weight, random number or registry, even if its forward
-    raises. An error of the probe itself is listed in `unseen`. Compiled modules run uncompiled in the block.
+    Nothing about the model changes: no bit of its outputs, no hook, flag, weight, random number or registry entry, even if
+    its forward raises. An error of the probe itself is listed in `unseen`. Compiled modules run uncompiled in the block.
 
     >>> layer = nn.TransformerEncoderLayer(16, 2, batch_first=True).eval()
     >>> with probe(layer) as seen:
@@ -64,8 +64,8 @@ def _as_before(mode: Mode) -> Iterator[None]:
 
 
 def _call(session: Session) -> Callable[..., Any]:
-    """Follow every module's call. Hooks would not do: PyTorch leaves its fused paths for a hook on a module, and compiled modules
-    warn about a global one."""
+    """Follow every module's call. Hooks would not do: PyTorch leaves its fused paths for a hook on a module, and compiled
+    modules warn about a global one."""
     call = nn.Module.__call__
 
     @functools.wraps(call)

@@ -70,7 +70,7 @@ class Call:
 
 
 class _OwnWorkDepth(threading.local):
-    """How deep this thread is in some probe's own work: a probe does not look at another one's."""
+    """How deep this thread is in the work of any probe, which no probe looks at."""
 
     depth = 0
 
@@ -79,7 +79,7 @@ _own_work = _OwnWorkDepth()
 
 
 class Session:
-    """The state of one probe. Adapters ask `awake` before they look, and look only inside `aside`."""
+    """The state of one probe. Adapters look only if it is `awake`, and only in its `own_work`."""
 
     def __init__(self, model: nn.Module) -> None:
         self.seen = Seen()
@@ -94,25 +94,27 @@ class Session:
 
     @property
     def here(self) -> bool:
-        """Whether this is the probe's own thread, in a forward pass. A checkpoint's second forward, run by the backward
-        pass to recompute what was thrown away, is not looked at: it is the same call again. Nor is what runs inside vmap
-        and its like (flex masks are made so), where tensors have no memory of their own."""
+        """Whether this is the probe's thread, in an ordinary forward pass.
+
+        The second forward of a checkpoint, which the backward pass runs, repeats a call that was seen already. Inside vmap and
+        other transforms (flex masks are made there) tensors have no memory of their own.
+        """
         forward = torch._C._current_graph_task_id() == -1 and torch._C._functorch.peek_interpreter_stack() is None
         return forward and not _own_work.depth and self._thread == threading.get_ident()
 
     @property
     def awake(self) -> bool:
-        """Whether to look at what is happening: the model is at work, outside of a call that was captured already."""
+        """Whether to look: the model is running, and not inside a call that is captured as a whole."""
         return not self._busy and bool(self.frames.stack) and self.here
 
     @property
     def in_captured_call(self) -> bool:
-        """Whether a captured call is running: nothing is captured in it, but what it hands to a kernel is noted."""
+        """Whether a call that is captured as a whole is running. What it passes to PyTorch's kernel is noted."""
         return bool(self._busy) and self.here
 
     @contextmanager
     def captured_call(self) -> Iterator[None]:
-        """A captured call runs: what it calls in turn is a part of it."""
+        """Run a call that is captured as a whole: nothing inside it is captured separately."""
         self._busy += 1
         try:
             yield
@@ -120,14 +122,13 @@ class Session:
             self._busy -= 1
 
     def own_work(self, module: nn.Module | None = None) -> "_OwnWork":
-        """The probe's own work: no gradients, no recursion, no mode in the way, and an error becomes an entry among the
-        unseen."""
+        """Do work of the probe itself, without gradients and modes. No probe looks at it; an error is listed as unseen."""
         return _OwnWork(self, module)
 
     @contextmanager
     def rerun(self, module: nn.Module | None, device: torch.device) -> Iterator[None]:
-        """A call of the model's made once more, to be looked at: it leaves no gradient and draws no random number that the
-        model would miss, and what it raises is the probe's own failure."""
+        """Repeat a call of the model in order to look at it: without gradients, and with the random state restored. An error is
+        listed as unseen."""
         try:
             with torch.no_grad(), torch.random.fork_rng([device] if device.type == "cuda" else []):
                 yield
@@ -218,7 +219,7 @@ class Session:
 
 
 class _OwnWork:
-    """See `Session.aside`. A class, not a generator: it is entered for every module and every function of interest."""
+    """See `Session.own_work`. It is a class because a generator would be slower, and it is entered very often."""
 
     __slots__ = ("_function", "_gradients", "_module", "_session")
 
