@@ -2,6 +2,8 @@
 writes to memory that the probe still refers to."""
 
 import functools
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -33,12 +35,23 @@ def _writes(name: str) -> bool:
 
 
 class Mode(TorchFunctionMode):
-    """Passes every call on unchanged, and looks at its arguments and its result."""
+    """Passes every call on unchanged, and looks at its arguments and its result. On while the session's model is running."""
 
     def __init__(self, session: Session) -> None:
         super().__init__()
         self._session = session
         self._scores = WeakTensorKeyDictionary()
+
+    def __enter__(self) -> "Mode":
+        """Put the mode on the stack."""
+        self._session.mode = self
+        _put([self])
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Take the mode off the stack, even if the model has left another on top of it."""
+        _put([mode for mode in _taken() if mode is not self])
+        self._session.mode = None
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Pass one call on."""
@@ -128,27 +141,27 @@ class Mode(TorchFunctionMode):
             self._session.miss(OTHER_SOFTMAX, frame.name, frame.kind)
 
 
-class Hidden:
-    """Take the mode off the stack for a while: PyTorch does not take its fused paths while a mode is on."""
+@contextmanager
+def hidden() -> Iterator[None]:
+    """Take the modes of all probes off this thread's stack for a while: PyTorch does not take its fused paths under a mode."""
+    before = _taken()
+    try:
+        _put(mode for mode in before if not isinstance(mode, Mode))
+        yield
+    finally:
+        now = _taken()
+        for index, mode in enumerate(before):
+            if isinstance(mode, Mode):
+                now.insert(index, mode)
+        _put(now)
 
-    def __init__(self, mode: Mode) -> None:
-        self._mode = mode
-        self._above: int | None = None
 
-    def __enter__(self) -> None:
-        above: list[Any] = []
-        while torch._C._len_torch_function_stack():
-            top = torch._C._pop_torch_function_stack()
-            if top is self._mode:
-                self._above = len(above)
-                break
-            above.append(top)
-        for mode in reversed(above):
-            torch._C._push_on_torch_function_stack(mode)
+def _taken() -> list[TorchFunctionMode]:
+    """This thread's modes, lowest first, taken off the stack."""
+    depth = torch._C._len_torch_function_stack()
+    return [torch._C._pop_torch_function_stack() for _ in range(depth)][::-1]
 
-    def __exit__(self, *error: object) -> None:
-        if self._above is None:
-            return
-        above = [torch._C._pop_torch_function_stack() for _ in range(self._above)]
-        for mode in [self._mode, *reversed(above)]:
-            torch._C._push_on_torch_function_stack(mode)
+
+def _put(modes: Iterable[TorchFunctionMode]) -> None:
+    for mode in modes:
+        torch._C._push_on_torch_function_stack(mode)

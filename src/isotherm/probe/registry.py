@@ -8,7 +8,7 @@ import functools
 import inspect
 import sys
 from collections.abc import Callable, Iterator, MutableMapping
-from contextlib import AbstractContextManager, ExitStack
+from contextlib import nullcontext
 from dataclasses import replace
 from math import sqrt
 from typing import Any
@@ -19,7 +19,8 @@ from isotherm.language import Text
 from isotherm.ops import Problem
 from isotherm.probe import replay
 from isotherm.probe.masks import Terms
-from isotherm.probe.patches import Patches
+from isotherm.probe.mode import hidden
+from isotherm.probe.owner import Place, Replaced
 from isotherm.probe.sdpa import KernelCall
 from isotherm.probe.session import Call, Session
 
@@ -27,18 +28,15 @@ POSITIONAL = ("module", "query", "key", "value", "attention_mask")
 PAGED = Text("its keys are in a paged cache, which only the kernel can read", "键存放在分页缓存中，只有内核能读取")
 
 
-def attach(
-    session: Session, patches: Patches, model: nn.Module, unwatched: Callable[[], AbstractContextManager[Any]]
-) -> None:
-    """Wrap every attention function that the model may call. There is none if transformers is not in use."""
+def places(model: nn.Module) -> Iterator[Place]:
+    """Every attention function that the model may call. There is none if transformers is not in use."""
     for mapping in _tables(model):
-        for key in list(mapping):
-            if callable(mapping[key]):
-                patches.entry(mapping, key, _seen(session, key, mapping[key], unwatched))
+        for key in [key for key, function in list(mapping.items()) if callable(function)]:
+            yield Replaced.function(mapping, key, functools.partial(_attention_function, key))
     for space in _namespaces(model):
         for name, function in list(space.items()):
-            if "eager" in name and inspect.isfunction(function) and _is_attention(function):
-                patches.entry(space, name, _seen(session, "eager", function, unwatched))
+            if "eager" in name and inspect.isfunction(function) and _is_attention(inspect.unwrap(function)):
+                yield Replaced.function(space, name, functools.partial(_attention_function, "eager"))
 
 
 def _namespaces(model: nn.Module) -> Iterator[dict[str, Any]]:
@@ -70,34 +68,26 @@ def _is_attention(function: Callable[..., Any]) -> bool:
     return tuple(inspect.signature(function).parameters)[:4] == POSITIONAL[:4]
 
 
-def _seen(
-    session: Session, key: str, function: Callable[..., Any], unwatched: Callable[[], AbstractContextManager[Any]]
-) -> Callable[..., Any]:
-    @functools.wraps(function)
-    def attend(*args: Any, **kwargs: Any) -> Any:
-        if not session.awake:
-            return function(*args, **kwargs)
-        with ExitStack() as stack:
-            stack.enter_context(session.captured_call())
-            if key == "flex_attention":  # it compiles itself, and must continue to
-                stack.enter_context(unwatched())
-            result = function(*args, **kwargs)
-        given = dict(zip(POSITIONAL, args, strict=False)) | kwargs
-        module = given.get("module")
-        contradicted: list[Call] = []
-        with session.own_work(module):
-            call, check = _understood(session, key, given, result)
-            inner = session.kernel_calls.pop() if len(session.kernel_calls) == 1 else None
-            check = None if inner is not None and _passes_on(inner, given, call, result) else check
-            other_scale = inner is not None and call is not None and _passes_another_scale(inner, call)
-            if call is not None and (other_scale or not session.capture(call, module, check)):
-                contradicted.append(call)
-            session.kernel_calls.clear()
-        for call in contradicted:
-            _look_inside(session, call, module, lambda: function(*args, **kwargs))
-        return result
-
-    return attend
+def _attention_function(key: str, session: Session, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    if not session.awake:
+        return function(*args, **kwargs)
+    flex = key == "flex_attention"  # it compiles itself, and must continue to
+    with session.captured_call(), session.compiling() if flex else nullcontext(), hidden() if flex else nullcontext():
+        result = function(*args, **kwargs)
+    given = dict(zip(POSITIONAL, args, strict=False)) | kwargs
+    module = given.get("module")
+    contradicted: list[Call] = []
+    with session.own_work(module):
+        call, check = _understood(session, key, given, result)
+        inner = session.kernel_calls.pop() if len(session.kernel_calls) == 1 else None
+        check = None if inner is not None and _passes_on(inner, given, call, result) else check
+        other_scale = inner is not None and call is not None and _passes_another_scale(inner, call)
+        if call is not None and (other_scale or not session.capture(call, module, check)):
+            contradicted.append(call)
+        session.kernel_calls.clear()
+    for call in contradicted:
+        _look_inside(session, call, module, lambda: function(*args, **kwargs))
+    return result
 
 
 def _understood(

@@ -1,6 +1,5 @@
 """The state of one probe: what it has seen, which modules are running, and whether to look at a call."""
 
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -8,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
 
 from isotherm.language import Text
 from isotherm.ops import Problem, Visibility
@@ -17,6 +17,7 @@ from isotherm.probe.frames import Frame, Frames
 from isotherm.probe.keep import Keeper, storage_of
 from isotherm.probe.kinds import kind_of
 from isotherm.probe.masks import Masks, Terms
+from isotherm.probe.owner import sessions_here
 from isotherm.record import Unseen
 
 if TYPE_CHECKING:
@@ -69,15 +70,6 @@ class Call:
         return Problem(q, k, k, visibility, self.scale, self.terms.bias, self.softcap)
 
 
-class _OwnWorkDepth(threading.local):
-    """How deep this thread is in the work of any probe, which no probe looks at."""
-
-    depth = 0
-
-
-_own_work = _OwnWorkDepth()
-
-
 class Session:
     """The state of one probe. Adapters look only if it is `awake`, and only in its `own_work`."""
 
@@ -86,7 +78,10 @@ class Session:
         self.keeper = Keeper()
         self.frames = Frames(model, self.keeper)
         self.masks = Masks()
-        self._thread = threading.get_ident()
+        self.opened_in: tuple[Frame, ...] = ()
+        self.may_compile = False
+        self.working: _OwnWork | None = None
+        self.mode: TorchFunctionMode | None = None
         self._busy = 0
         self._kept: list[_Kept] = []
         self.noticed = 0
@@ -94,13 +89,16 @@ class Session:
 
     @property
     def here(self) -> bool:
-        """Whether this is the probe's thread, in an ordinary forward pass.
+        """Whether the code that runs is the model's, in an ordinary forward pass.
 
-        The second forward of a checkpoint, which the backward pass runs, repeats a call that was seen already. Inside vmap and
-        other transforms (flex masks are made there) tensors have no memory of their own.
+        It is not the model's if it is the work of a probe, or if another probe was opened in the innermost frame: that probe's
+        calls are its own. The second forward of a checkpoint, which the backward pass runs, repeats a call that was seen
+        already. Inside vmap and other transforms (flex masks are made there) tensors have no memory of their own.
         """
-        forward = torch._C._current_graph_task_id() == -1 and torch._C._functorch.peek_interpreter_stack() is None
-        return forward and not _own_work.depth and self._thread == threading.get_ident()
+        if torch._C._current_graph_task_id() != -1 or torch._C._functorch.peek_interpreter_stack() is not None:
+            return False
+        top = self.frames.top
+        return not any(other.working is not None or top in other.opened_in for other in sessions_here())
 
     @property
     def awake(self) -> bool:
@@ -121,9 +119,25 @@ class Session:
         finally:
             self._busy -= 1
 
+    @contextmanager
+    def compiling(self) -> Iterator[None]:
+        """Let compiled code run compiled for a while."""
+        self.may_compile = True
+        try:
+            yield
+        finally:
+            self.may_compile = False
+
     def own_work(self, module: nn.Module | None = None) -> "_OwnWork":
         """Do work of the probe itself, without gradients and modes. No probe looks at it; an error is listed as unseen."""
         return _OwnWork(self, module)
+
+    def clean_up(self) -> None:
+        """Finish what an interrupt has cut short in this thread: gradients, functions and modes become as they were."""
+        while self.working is not None:
+            self.working.restore()
+        if self.mode is not None:
+            self.mode.__exit__(None, None, None)
 
     @contextmanager
     def rerun(self, module: nn.Module | None, device: torch.device) -> Iterator[None]:
@@ -221,28 +235,34 @@ class Session:
 class _OwnWork:
     """See `Session.own_work`. It is a class because a generator would be slower, and it is entered very often."""
 
-    __slots__ = ("_function", "_gradients", "_module", "_session")
+    __slots__ = ("_functions", "_gradients", "_module", "_outer", "_session")
 
     def __init__(self, session: Session, module: nn.Module | None) -> None:
-        self._session, self._module = session, module
+        self._session, self._module, self._outer = session, module, session.working
+        self._gradients = torch.is_grad_enabled()
+        self._functions = None if torch._C._is_torch_function_all_disabled() else torch._C.DisableTorchFunction()
 
     def __enter__(self) -> None:
-        _own_work.depth += 1
-        self._gradients = torch.is_grad_enabled()
+        self._session.working = self
         torch._C._set_grad_enabled(False)
-        self._function = torch._C.DisableTorchFunction()
-        self._function.__enter__()
+        if self._functions is not None:
+            self._functions.__enter__()
 
     def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> bool:
-        self._function.__exit__(None, None, None)
-        torch._C._set_grad_enabled(self._gradients)
         try:
             if isinstance(error, Exception):
                 self._session.failed(error, self._module)
                 return True
             return False
         finally:
-            _own_work.depth -= 1
+            self.restore()
+
+    def restore(self) -> None:
+        """Undo `__enter__`, even if an interrupt came in the middle of it."""
+        if self._functions is not None:
+            self._functions.__exit__(None, None, None)
+        torch._C._set_grad_enabled(self._gradients)
+        self._session.working = self._outer
 
 
 @dataclass(eq=False)
