@@ -6,7 +6,7 @@ from matplotlib import rc_context
 from matplotlib.figure import Figure
 
 import table_gpu
-from isotherm.report.explain.palette import INK, PAPER, QUIET, RULE, SERIES, Theme
+from isotherm.report.draw.palette import INK, PAPER, QUIET, RULE, SERIES, Theme
 from table import HERE
 
 FOLDER = HERE.parent / "docs"

@@ -29,9 +29,9 @@ from rich.table import Table
 from torch import Tensor, nn
 
 from isotherm.models import Bert, Shape, Transformer, smoothed_cross_entropy
-from isotherm.models.checkpoint import our_name
+from isotherm.models.bert_checkpoint import our_name
 from isotherm.models.embedding import Embedding
-from isotherm.models.layers import Layer
+from isotherm.models.layers import TransformerLayer
 
 HERE = Path(__file__).parent
 THREADS = 2
@@ -86,7 +86,7 @@ def copy_transformer(ours: Transformer, theirs: TorchTransformer) -> None:
             copy_layer(layer, same)
 
 
-def copy_layer(layer: Layer, theirs: nn.Module) -> None:
+def copy_layer(layer: TransformerLayer, theirs: nn.Module) -> None:
     """One layer: PyTorch keeps query, key and value in one matrix, and counts its norms."""
     parts = [(layer.attention, theirs.self_attn), *([(layer.cross, theirs.multihead_attn)] if layer.cross else [])]
     for part, attention in parts:

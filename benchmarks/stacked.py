@@ -15,15 +15,29 @@ import platform
 import subprocess
 import time
 from collections.abc import Iterator, Sequence
+from copy import deepcopy
 from dataclasses import replace
 from pathlib import Path
 
 import torch
+from torch import nn
+from torch.func import functional_call
 
 from isotherm.record.sweep import Trial
-from isotherm.train.stacked import CHUNK, Batch, Schedule, train_alone
-from isotherm.train.sweep.group import advance, built, make_stack
-from isotherm.train.sweep.source import source_of
+from isotherm.train.batches import Batch
+from isotherm.train.sweep.examples import source_of
+from isotherm.train.sweep.group_training import advance, built, make_stack
+from isotherm.train.sweep.model_stack import (
+    BETAS,
+    CHUNK,
+    CLIP,
+    DECAY,
+    EPSILON,
+    PRECISIONS,
+    Schedule,
+    matrix_products,
+    token_loss,
+)
 
 HERE = Path(__file__).parent
 MODELS, TIMED_ALONE = 64, 3
@@ -60,6 +74,29 @@ def alone(trial: Trial, device: torch.device) -> tuple[float, torch.Tensor]:
     schedule = Schedule([trial.lr], [trial.warmup], trial.steps)
     losses = train_alone(built(trial), schedule, batches(trial, device), device=str(device))
     return time.perf_counter() - started, torch.tensor(losses)
+
+
+def train_alone(
+    model: nn.Module, schedule: Schedule, batches: Iterator[Batch], *, device: str = "cpu", precision: str = "float32"
+) -> list[float]:
+    """One model, trained as anyone would: the loss of each step. `schedule` holds this model alone."""
+    kept, compute = PRECISIONS[precision]
+    model.to(device, kept)
+    computing = model if kept == compute else deepcopy(model).to(compute)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1.0, betas=BETAS, eps=EPSILON, weight_decay=DECAY)
+    losses = []
+    with matrix_products(precision):
+        for step in range(schedule.steps):
+            batch = next(batches)
+            optimizer.param_groups[0]["lr"] = schedule.at(0, step)
+            state = {name: parameter.to(compute) for name, parameter in model.named_parameters()}
+            loss = token_loss(functional_call(computing, state, batch.inputs), batch.labels)
+            optimizer.zero_grad()
+            loss.backward()
+            nn.utils.clip_grad_norm_(model.parameters(), CLIP)
+            optimizer.step()
+            losses.append(loss.detach())
+    return [float(loss) for loss in torch.stack(losses).tolist()]
 
 
 def check(device: torch.device) -> float:

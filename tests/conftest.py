@@ -27,7 +27,7 @@ def english(monkeypatch: pytest.MonkeyPatch):
 @pytest.fixture
 def poisoned_memory():
     """Fills uninitialised memory with NaN, so that a kernel that reads what it never wrote is found out."""
-    tiles._rooms = threading.local()  # else scratch memory would hold an earlier call's numbers
+    tiles._kept = threading.local()  # else scratch memory would hold an earlier call's numbers
     torch.use_deterministic_algorithms(True)
     torch.utils.deterministic.fill_uninitialized_memory = True
     yield

@@ -38,7 +38,7 @@ STATISTICS = (
     "sink",
 )
 NOTHING = -1e300
-"""Stands for the largest of no logits: finite, so that differences stay finite."""
+"""The largest of no logits. Finite, so that differences stay finite."""
 NO_KEY = torch.iinfo(torch.int64).max
 
 
@@ -58,7 +58,7 @@ class Moments:
         return Moments(count, self.mean + gap * share, self.m2 + other.m2 + gap * gap * share * self.count)
 
     def reshape(self, shape: tuple[int, ...]) -> "Moments":
-        """The same in another shape."""
+        """These moments in another shape."""
         return Moments(self.count.reshape(shape), self.mean.reshape(shape), self.m2.reshape(shape))
 
 
@@ -126,17 +126,18 @@ class RowStats:
     def merge(self, other: "RowStats") -> "RowStats":
         """The statistics over the keys of both; the two sets of keys must be disjoint. Order does not matter."""
         peak = torch.maximum(self.peak, other.peak)
-        parts = [_rebase(part, peak) for part in (self, other)]
-        # Each part brings its own peak, e^(peak − new), as one more term; the larger of the two, 1, is left out again.
+        mine, theirs = _rebase(self, peak), _rebase(other, peak)
+        # Each part's own peak is one more term of the sums. The larger of the two terms is 1 and is left out again.
+        lower = torch.minimum(mine[0], theirs[0])
         other_first = other.first_key < self.first_key
         return replace(
             self,
             moments=self.moments.merge(other.moments),
             max_key_logit=torch.maximum(self.max_key_logit, other.max_key_logit),
             peak=peak,
-            rest=parts[0].rest + parts[1].rest + torch.minimum(parts[0].top, parts[1].top),
-            rest2=parts[0].rest2 + parts[1].rest2 + torch.minimum(parts[0].top, parts[1].top).square(),
-            cross=parts[0].cross + parts[1].cross,
+            rest=mine[1] + theirs[1] + lower,
+            rest2=mine[2] + theirs[2] + lower.square(),
+            cross=mine[3] + theirs[3],
             first_key=torch.minimum(self.first_key, other.first_key),
             first_logit=torch.where(other_first, other.first_logit, self.first_logit),
             broken=self.broken | other.broken,
@@ -144,20 +145,18 @@ class RowStats:
 
     @classmethod
     def cat(cls, parts: list["RowStats"], axis: int) -> "RowStats":
-        """Different rows' statistics put side by side."""
+        """The statistics of different rows, concatenated along one axis."""
         return parts[0] if len(parts) == 1 else _transform(parts, lambda tensors: torch.cat(tensors, axis))
 
     def with_sink(self, logit: Tensor) -> "RowStats":
-        """The same rows when the softmax has one more outcome that is no key (a learned sink, softmax-1).
+        """These rows with one more outcome in their softmax that is no key (a learned sink, softmax-1).
 
         `logit` broadcasts against the rows. Entropy, gate, lse and probabilities count it; n, max_logit, logit_mean and
         logit_std stay those of the keys.
         """
-        zero = torch.zeros_like(self.rest)
         alpha = logit.double().expand_as(self.rest)
-        alone = replace(
-            RowStats.none(tuple(self.rest.shape), self.rest.device), peak=alpha, rest=zero, broken=~alpha.isfinite()
-        )
+        nothing = RowStats.none(tuple(self.rest.shape), self.rest.device)
+        alone = replace(nothing, peak=alpha, broken=~alpha.isfinite())
         return replace(self.merge(alone), outcomes_beyond_keys=self.outcomes_beyond_keys + 1)
 
     @property
@@ -253,7 +252,7 @@ class RowStats:
         return self.summaries((statistic,))[statistic]
 
     def summaries(self, statistics: Sequence[str]) -> dict[str, "Summary"]:
-        """Several summaries at once, for the price of one."""
+        """Several summaries at once, which costs less than one at a time."""
         for name in statistics:
             if name not in STATISTICS:
                 expected = Text(f"one of {', '.join(STATISTICS)}", f"{'、'.join(STATISTICS)} 之一")
@@ -270,27 +269,19 @@ class RowStats:
 
 
 def _transform(parts: list[RowStats], change: Callable[[list[Tensor]], Tensor]) -> RowStats:
-    """Each per-row tensor of the parts made into one."""
+    """Combine each per-row tensor of the parts into one."""
     moments = {f.name: change([getattr(part.moments, f.name) for part in parts]) for f in fields(Moments)}
     names = [f.name for f in fields(RowStats) if f.name != "rows" and isinstance(getattr(parts[0], f.name), Tensor)]
     changed: dict[str, Any] = {name: change([getattr(part, name) for part in parts]) for name in names}
     return replace(parts[0], moments=Moments(**moments), **changed)
 
 
-@dataclass(frozen=True)
-class _Rebased:
-    top: Tensor
-    rest: Tensor
-    rest2: Tensor
-    cross: Tensor
-
-
-def _rebase(part: RowStats, peak: Tensor) -> _Rebased:
-    """One part's sums, relative to the common peak; `cross` then includes the part's own top."""
+def _rebase(part: RowStats, peak: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """e^(part.peak − peak), rest, rest2 and cross of one part relative to a common peak. This cross includes part.peak."""
     shift = part.peak - peak
     top = torch.where(part.peak == NOTHING, 0.0, shift.exp())
     shift = torch.where(part.peak == NOTHING, 0.0, shift)
-    return _Rebased(top, part.rest * top, part.rest2 * top.square(), top * (part.cross + shift * (1 + part.rest)))
+    return top, part.rest * top, part.rest2 * top.square(), top * (part.cross + shift * (1 + part.rest))
 
 
 QUANTILES = (0.1, 0.5, 0.9, 0.0, 1.0)
@@ -347,14 +338,14 @@ class Summary:
 
 
 def _sorted(values: Tensor) -> Tensor:
-    """Along the last axis, NaN last. On the CPU numpy's vectorised sort is several times faster."""
+    """Sort along the last axis, NaN last. On the CPU numpy's vectorised sort is several times faster than PyTorch's."""
     if values.device.type == "cpu":
         return torch.from_numpy(np.sort(values.numpy(), axis=-1))
     return values.sort(-1).values
 
 
 def _quantiles(flat: Tensor, rows: Tensor) -> Tensor:
-    """p10, p50, p90, least and largest of the known values along the last axis, interpolated between neighbours."""
+    """p10, p50, p90, min and max of the finite values along the last axis, interpolated between neighbours."""
     fractions = torch.tensor(QUANTILES, dtype=flat.dtype, device=flat.device).view(-1, *(1,) * rows.dim())
     if flat.shape[-1] == 0:
         return torch.full((len(QUANTILES), *rows.shape), torch.nan, dtype=flat.dtype, device=flat.device)

@@ -1,4 +1,4 @@
-"""What to expect of attention logits and of the softmax over them, to stand beside what is measured.
+"""Predictions for attention logits and for the softmax over them, to compare with measurements.
 
 The model of a row is n logits drawn independently from N(0, σ²): the random energy model (Derrida 1981), which freezes
 at σ = √(2 ln n). `gaussian_row` is exact at any n; the `asymptotic_*` functions are its limits for large ln n.
@@ -21,7 +21,7 @@ _NON_NEGATIVE = Text("a finite number of at least 0", "不小于 0 的有限数"
 
 
 @dataclass(frozen=True, slots=True)
-class Moments:
+class DotProductMoments:
     """Mean and variance of one dot product."""
 
     mean: float
@@ -52,16 +52,6 @@ class TranslationScore:
     best: float
 
 
-@dataclass(frozen=True, slots=True)
-class LogitThreshold:
-    """A largest attention logit that someone found to matter, and where they say so."""
-
-    value: float
-    finding: Text
-    source: str
-
-
-BRITZ_2017_SOURCE = "Britz et al. 2017, arXiv:1703.03906, attention table (WMT'15 En–De, unscaled dot product)"
 BRITZ_2017 = (
     TranslationScore("multiplicative", 128, 22.03, 0.08, 22.14),
     TranslationScore("multiplicative", 256, 22.33, 0.28, 22.64),
@@ -72,16 +62,7 @@ BRITZ_2017 = (
     TranslationScore("additive", 512, 22.47, 0.27, 22.79),
     TranslationScore("additive", 1024, 22.10, 0.18, 22.36),
 )
-WORTSMAN_2023 = LogitThreshold(
-    1e4,
-    Text("every run whose attention logits passed this diverged", "注意力 logit 超过此值的训练全部发散"),
-    "Wortsman et al. 2023, arXiv:2309.14322, §3.3",
-)
-KIMI_K2 = LogitThreshold(
-    100.0,
-    Text("the threshold τ at which QK-Clip rescales a head", "QK-Clip 对一个注意力头重新缩放的阈值 τ"),
-    "Kimi Team 2025, arXiv:2507.20534, MuonClip",
-)
+"""The attention table of Britz et al. 2017, arXiv:1703.03906: WMT'15 En–De, unscaled dot product."""
 
 
 def _check(n: int = 1, d: int = 1, **non_negative: float) -> None:
@@ -101,7 +82,7 @@ def dot_product_moments(
     var_q: float = 1.0,
     var_k: float = 1.0,
     correlation: float = 0.0,
-) -> Moments:
+) -> DotProductMoments:
     """Mean and variance of q·k over d independent pairs (qᵢ, kᵢ) with these moments.
 
     With correlation 0 (q and k independent) it holds for every distribution: mean d·μ_qμ_k, variance
@@ -114,7 +95,7 @@ def dot_product_moments(
     covariance = correlation * sqrt(var_q * var_k)
     variance = var_q * var_k + var_q * mean_k**2 + var_k * mean_q**2
     variance += covariance**2 + 2 * covariance * mean_q * mean_k
-    return Moments(d * (mean_q * mean_k + covariance), d * variance)
+    return DotProductMoments(d * (mean_q * mean_k + covariance), d * variance)
 
 
 def freezing_threshold(n: int) -> float:

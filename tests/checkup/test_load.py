@@ -55,7 +55,7 @@ BROKEN = {
         lambda p: (p / "model.safetensors").write_bytes(b"\0" * 64),
         r"model.safetensors: corrupt or truncated",
     ),
-    "other shapes": (lambda p: change_config(p, hidden_size=64), r"cannot be loaded"),
+    "sizes that do not fit": (lambda p: change_config(p, hidden_size=37), r"cannot be loaded"),
 }
 
 

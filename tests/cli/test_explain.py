@@ -13,8 +13,8 @@ import pytest
 from isotherm.cli import run
 from isotherm.lab import claims as registry
 from isotherm.lab import recorded
-from isotherm.lab.claims import Chapter
-from isotherm.lab.runner import Outcome
+from isotherm.lab.claims import Topic
+from isotherm.lab.runner import ClaimOutcome
 from isotherm.language import Text
 from isotherm.report.explain.book import SCHEMA
 from tests.lab.toys import Toys
@@ -41,7 +41,9 @@ def answered(monkeypatch):
         def fake(orders, **options):
             asked.update(options, orders=orders)
             named = {outcome.claim: outcome for outcome in outcomes}
-            return tuple(named.get(order.claim) or Outcome(order.claim, claims.timed(order.claim)) for order in orders)
+            return tuple(
+                named.get(order.claim) or ClaimOutcome(order.claim, claims.timed(order.claim)) for order in orders
+            )
 
         monkeypatch.setattr("isotherm.cli.explain.run_orders", fake)
         return asked
@@ -54,7 +56,7 @@ def test_all_claims_confirmed_as_recorded_exit_0(capsys, answered):
     code, out, err = call(capsys)
     assert code == 0
     assert [order.claim for order in asked["orders"]] == list(registry.CLAIMS)
-    assert {(order.scale, order.device) for order in asked["orders"]} == {("quick", "cpu")}
+    assert {(order.size, order.device) for order in asked["orders"]} == {("quick", "cpu")}
     assert (asked["fresh"], asked["jobs"]) == (False, None)
     assert f"✔ {len(registry.CLAIMS)} confirmed" in out
     assert "DIR/index.html" in err
@@ -66,9 +68,16 @@ def test_some_claims_in_the_order_of_the_chapters(capsys, answered):
     code, out, _ = call(capsys, "freezing", "a-a-2a", "--size", "full", "--jobs", "3", "--fresh")
     assert code == 0
     assert [order.claim for order in asked["orders"]] == ["a-a-2a", "freezing"]
-    assert {order.scale for order in asked["orders"]} == {"full"}
+    assert {order.size for order in asked["orders"]} == {"full"}
     assert (asked["fresh"], asked["jobs"]) == (True, 3)
     assert "1. Variances add up." in out  # one who asks for a claim gets its derivation too
+
+
+def test_the_old_name_of_size_still_works_and_is_not_shown(capsys, answered):
+    asked = answered()
+    assert call(capsys, "freezing", "--scale", "full")[0] == 0
+    assert {order.size for order in asked["orders"]} == {"full"}
+    assert "--scale" not in call(capsys, "--help")[1]
 
 
 def test_a_record_goes_to_the_claims_that_show_it(capsys, answered, monkeypatch):
@@ -82,7 +91,7 @@ def test_a_record_goes_to_the_claims_that_show_it(capsys, answered, monkeypatch)
 
 
 def test_a_changed_verdict_exits_1_and_says_which(capsys, answered):
-    answered(Outcome("freezing", claims.timed("freezing", "refuted", expected="confirmed")))
+    answered(ClaimOutcome("freezing", claims.timed("freezing", "refuted", expected="confirmed")))
     code, out, err = call(capsys)
     assert code == 1
     assert "isotherm: verdict changed: freezing, from confirmed to refuted" in err
@@ -94,8 +103,8 @@ def test_a_changed_verdict_exits_1_and_says_which(capsys, answered):
 
 def test_a_failed_claim_exits_2_and_the_others_are_shown(capsys, answered):
     changed = claims.timed("freezing", "refuted", expected="confirmed")
-    failed = Outcome("bert", failure=Text("ValueError: no", "ValueError：不行"), trace="Traceback: here")
-    answered(failed, Outcome("freezing", changed))
+    failed = ClaimOutcome("bert", failure=Text("ValueError: no", "ValueError：不行"), trace="Traceback: here")
+    answered(failed, ClaimOutcome("freezing", changed))
     code, out, err = call(capsys)
     assert code == 2
     assert "isotherm: bert failed: ValueError: no" in err
@@ -106,7 +115,7 @@ def test_a_failed_claim_exits_2_and_the_others_are_shown(capsys, answered):
 
 
 def test_a_claim_that_lacks_a_package_is_told_how_to_get_it(capsys, answered):
-    answered(Outcome("bert", needs=("transformers",)))
+    answered(ClaimOutcome("bert", needs=("transformers",)))
     code, out, err = call(capsys)
     assert code == 0
     assert "isotherm: bert: needs transformers: pip install 'isotherm[hf]'" in err
@@ -115,7 +124,7 @@ def test_a_claim_that_lacks_a_package_is_told_how_to_get_it(capsys, answered):
 
 
 def test_json_is_one_document_and_nothing_else(capsys, answered):
-    answered(Outcome("freezing", claims.timed("freezing", "refuted", expected="confirmed")))
+    answered(ClaimOutcome("freezing", claims.timed("freezing", "refuted", expected="confirmed")))
     code, out, err = call(capsys, "freezing", "jacobian", "--json")
     document = json.loads(out)
     assert code == 1
@@ -206,8 +215,8 @@ def toys(tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(str(tmp_path / "toys"))
     make = Toys(tmp_path / "toys")
     orders = {order.claim: order.module for order in (make("one"), make("two"))}
-    chapter = Chapter("toys", Text("Toys", "玩具"), Text("For tests.", "测试用。"), tuple(orders))
-    monkeypatch.setattr(registry, "CHAPTERS", (chapter,))
+    chapter = Topic("toys", Text("Toys", "玩具"), Text("For tests.", "测试用。"), tuple(orders))
+    monkeypatch.setattr(registry, "TOPICS", (chapter,))
     monkeypatch.setattr(registry, "CLAIMS", tuple(orders))
     monkeypatch.setattr(registry, "module_of", orders.__getitem__)
     return make
@@ -235,16 +244,16 @@ def test_ctrl_c_exits_130_says_what_is_kept_and_writes_nothing(toys, tmp_path):
     script = tmp_path / "toys" / "interrupted.py"
     script.write_text(
         "import sys\nfrom isotherm.cli import run\n"
-        "from isotherm.lab import claims as registry\nfrom isotherm.lab.claims import Chapter\n"
+        "from isotherm.lab import claims as registry\nfrom isotherm.lab.claims import Topic\n"
         "from isotherm.language import Text\n"
         "if __name__ == '__main__':\n"
         "    registry.CLAIMS = ('one', 'two')\n"
-        "    registry.CHAPTERS = (Chapter('t', Text('t', 't'), Text('t', 't'), registry.CLAIMS),)\n"
+        "    registry.TOPICS = (Topic('t', Text('t', 't'), Text('t', 't'), registry.CLAIMS),)\n"
         f"    registry.module_of = lambda name: {slow.module!r}[:-3] + name\n"
         f"    sys.exit(run(['explain', '--jobs', '1', '--out', {str(tmp_path / 'page')!r}]))\n",
         encoding="utf-8",
     )
-    environment = {**os.environ, "PYTHONPATH": str(script.parent)}
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(script.parent), *sys.path])}
     process = subprocess.Popen(
         [sys.executable, str(script)],
         env=environment,

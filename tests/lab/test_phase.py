@@ -4,9 +4,8 @@ import torch
 from isotherm import scale, theory
 from isotherm.lab import phase
 from isotherm.lab.claim import Setting
-from isotherm.lab.interval import interval
+from isotherm.lab.interval import groups, interval
 from isotherm.lab.phase import dot_rows, rows_over, rules
-from isotherm.lab.quantile import groups
 
 POINTS = [("none", 3), ("none", 17), ("1/√d", 17), ("log n", 3)]
 STATISTICS = ("gate", "entropy", "reach")

@@ -63,17 +63,17 @@ def test_fresh_measures_again_and_keeps_the_new_one(toy):
     assert toy.ran() == ["one", "one"]
 
 
-def test_the_code_version_covers_data_kept_beside_a_file_of_the_lab(monkeypatch, tmp_path):
+def test_the_code_version_covers_data_in_a_folder_of_the_lab(monkeypatch, tmp_path):
     (tmp_path / "lab" / "kept").mkdir(parents=True)
     (tmp_path / "lab" / "claim_of_ours.py").write_text("from isotherm.lab import kept\n")
-    (tmp_path / "lab" / "kept.py").write_text("")
+    (tmp_path / "lab" / "kept" / "__init__.py").write_text("")
     data = tmp_path / "lab" / "kept" / "run.json"
     data.write_text("{}")
     monkeypatch.setattr(cache, "_SOURCE", tmp_path)
     cache._files.cache_clear()
     reached = cache._reached(tmp_path / "lab" / "claim_of_ours.py")
     cache._files.cache_clear()
-    assert {path.name for path in reached} == {"claim_of_ours.py", "kept.py", "run.json"}
+    assert {path.name for path in reached} == {"claim_of_ours.py", "__init__.py", "run.json"}
 
 
 def test_a_record_given_makes_another_result_and_the_same_record_finds_it_again(toy, tmp_path):
@@ -89,11 +89,11 @@ def test_a_record_given_makes_another_result_and_the_same_record_finds_it_again(
     assert toy.ran() == ["one"] * 4
 
 
-@pytest.mark.parametrize("change", [{"scale": "full"}, {"device": "meta"}], ids=str)
-def test_another_scale_or_device_is_another_entry(toy, change):
+@pytest.mark.parametrize("change", [{"size": "full"}, {"device": "meta"}], ids=str)
+def test_another_size_or_device_is_another_entry(toy, change):
     order = toy("one")
     code = code_version(order.module)
-    paths = {Entry("one", **{"scale": "quick", "device": "cpu", **it}, code=code).path for it in ({}, change)}
+    paths = {Entry("one", **{"size": "quick", "device": "cpu", **it}, code=code).path for it in ({}, change)}
     assert len(paths) == 2
 
 
@@ -114,8 +114,9 @@ def test_the_code_version_covers_what_a_claim_reaches():
 
     assert {"ops", "scale", "stats.py", "theory.py", "record", "language.py"} <= parts("lab/temperature.py")
     assert not {"report", "cli", "probe"} & parts("lab/temperature.py")
-    lab = {path.name for path in cache._reached(cache._SOURCE / "lab" / "temperature.py") if "lab" in path.parts}
-    assert lab == {"temperature.py"}
+    own = cache._SOURCE / "lab" / "temperature.py"
+    lab = {path.name for path in cache._reached(own) if path.is_relative_to(own.parent)}
+    assert lab == {"temperature.py", "dots.py", "claim.py"}
 
 
 DAMAGE = {
@@ -209,7 +210,7 @@ def test_an_interrupted_run_goes_on_where_it_was(toy, own_cache):
     code = f"from isotherm.lab.runner import Order, run\nif __name__ == '__main__':\n    run({orders!r}, jobs=1)\n"
     script = toy.folder / "interrupted.py"
     script.write_text(code, encoding="utf-8")
-    environment = {**os.environ, "PYTHONPATH": str(toy.folder)}
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(toy.folder), *sys.path])}
     process = subprocess.Popen(
         [sys.executable, str(script)], env=environment, stderr=subprocess.PIPE, start_new_session=True
     )

@@ -6,7 +6,7 @@ TOY = """
 import os, sys, time
 from pathlib import Path
 import torch
-from isotherm.lab.claim import Claim, Result, verdict
+from isotherm.lab.claim import Claim, Result, conclude
 from isotherm.language import Text
 from isotherm.record import Figure, Line, Measured
 
@@ -22,7 +22,7 @@ def experiment(setting):
     name = Text("value", "数值")
     line = Line(name, (1.0, 2.0), (value, float(plain.sum())))
     figure = Figure("{name}", name, name, name, (line,))
-    return Result(verdict(value > 0), name, (Measured(name, value, holds=True),), figures=(figure,))
+    return conclude(value > 0, name, [Measured(name, value, holds=True)], [figure])
 
 T = Text("toy", "玩具")
 CLAIM = Claim(id="{name}", title=T, question=T, statement=T, sources=(), hypothesis=T, expected="confirmed",

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from isotherm.models.layers import Layer, Stack
+from isotherm.models.layers import Stack, TransformerLayer
 
 from .small import SHAPE
 
@@ -24,7 +24,7 @@ def copy_attention(ours, theirs: nn.MultiheadAttention) -> None:
 
 
 @torch.no_grad()
-def copy_layer(ours: Layer, theirs: nn.Module) -> None:
+def copy_layer(ours: TransformerLayer, theirs: nn.Module) -> None:
     """Weights and norms of a TransformerEncoderLayer or TransformerDecoderLayer."""
     for parameter in theirs.parameters():
         parameter.add_(0.1 * torch.randn_like(parameter))
@@ -46,7 +46,7 @@ def states(length: int) -> torch.Tensor:
 @pytest.mark.parametrize("cross", [False, True], ids=["encoder", "decoder"])
 def test_a_layer_is_torchs_layer(norm, cross):
     torch.manual_seed(11)
-    ours = Layer(replace(WIDE, norm=norm), cross=cross).double()
+    ours = TransformerLayer(replace(WIDE, norm=norm), cross=cross).double()
     kind = nn.TransformerDecoderLayer if cross else nn.TransformerEncoderLayer
     theirs = kind(WIDE.width, WIDE.heads, WIDE.inside, 0.0, batch_first=True, norm_first=norm == "pre").double()
     copy_layer(ours, theirs)
@@ -84,7 +84,7 @@ def test_pre_norm_keeps_the_straight_path():
     """With every sublayer's last weights 0, a pre-norm layer hands on what it was given, a post-norm layer its norm."""
     x = states(3)
     for norm in ("pre", "post"):
-        layer = Layer(replace(WIDE, norm=norm)).double()
+        layer = TransformerLayer(replace(WIDE, norm=norm)).double()
         with torch.no_grad():
             layer.attention.inner.out.weight.zero_()
             layer.feed_forward.inner[2].weight.zero_()
@@ -93,7 +93,7 @@ def test_pre_norm_keeps_the_straight_path():
 
 
 def test_dropout_acts_in_training_only():
-    layer = Layer(replace(WIDE, dropout=0.5)).double()
+    layer = TransformerLayer(replace(WIDE, dropout=0.5)).double()
     x = states(5)
     assert not torch.equal(layer(x), layer(x))
     layer.eval()

@@ -9,7 +9,6 @@ import torch
 import torch.nn.functional as F
 from hypothesis import given
 from hypothesis import strategies as st
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from isotherm import attention
 from isotherm.errors import ArgumentError, UnsupportedError
@@ -17,6 +16,7 @@ from isotherm.ops import tiles
 from isotherm.scale import InverseSqrt, LogN, Sigmoid, Sinks, SoftCap, SoftmaxPlusOne
 from isotherm.stats import STATISTICS
 from tests.ops.cases import Case, assert_same
+from tests.ops.watch import LargestTensor
 
 
 def test_causal_alignment_both_ways():
@@ -114,17 +114,6 @@ def test_the_interval_of_a_sample_covers_the_true_mean():
     assert (b.interval < 0.2 * a.mean).all()
 
 
-class _LargestTensor(TorchDispatchMode):
-    largest = 0
-
-    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        result = func(*args, **(kwargs or {}))
-        for tensor in result if isinstance(result, (tuple, list)) else [result]:
-            if isinstance(tensor, torch.Tensor):
-                self.largest = max(self.largest, tensor.untyped_storage().nbytes())
-        return result
-
-
 @pytest.mark.parametrize(
     "options",
     [{}, {"causal": True}, {"window": 100}, {"mask": torch.ones(1, 1, 1, 4099, dtype=torch.bool)}],
@@ -133,10 +122,10 @@ class _LargestTensor(TorchDispatchMode):
 def test_no_implementation_but_the_reference_makes_an_n_by_n_matrix(options):
     n = 4099
     q, k, v = (torch.randn(1, 1, n, 8, requires_grad=True) for _ in range(3))
-    with _LargestTensor() as seen:
+    with LargestTensor() as seen:
         attention(q, k, v, stats=True, impl="blockwise", **options).output.sum().backward()
     assert seen.largest <= tiles.TILE * 8 < n * n * 4
-    with _LargestTensor() as seen, torch.no_grad():
+    with LargestTensor() as seen, torch.no_grad():
         attention(q, k, v, impl="reference", **options)
     assert seen.largest >= n * n * 4  # and the watcher would have seen it
 
@@ -189,12 +178,6 @@ def test_auto_says_which_path_ran():
     assert attention(q, k, v, scale=InverseSqrt() * SoftCap(5)).impl == "blockwise"
     assert attention(q.requires_grad_(), k, v, stats=True).impl == "sdpa"
     torch.testing.assert_close(attention(q, k, v).output, F.scaled_dot_product_attention(q, k, v))
-
-
-def test_statistics_carry_no_gradient():
-    q, k, v = (x.requires_grad_() for x in Case("").tensors())
-    for impl in ("reference", "blockwise", "sdpa"):
-        assert not attention(q, k, v, stats=True, impl=impl).stats.entropy.requires_grad
 
 
 OK = torch.zeros(2, 4, 5, 8)
@@ -272,7 +255,7 @@ def test_errors_are_chinese_when_asked(monkeypatch):
 )
 def test_compiled_it_is_the_same(options, monkeypatch):
     """Tiles are not traced (where the graph breaks), and nothing that a graph cannot hold stops it."""
-    monkeypatch.setattr(tiles, "_rooms", threading.local())
+    monkeypatch.setattr(tiles, "_kept", threading.local())
     g = torch.Generator().manual_seed(0)
     q, k, v = (torch.randn(1, 2, 5, 8, generator=g, requires_grad=True) for _ in range(3))
 

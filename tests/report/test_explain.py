@@ -13,13 +13,15 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from isotherm.language import Text
-from isotherm.record import Figure, Heatmap, Line
+from isotherm.record import Figure, Line
 from isotherm.record import claim as claim_records
-from isotherm.report.explain import curves, heat, mathml, page, plot, terminal
-from isotherm.report.explain.axes import axes, make
+from isotherm.report.draw import svg
+from isotherm.report.draw import terminal as plot
+from isotherm.report.draw.axes import axes, make
+from isotherm.report.draw.series import series
+from isotherm.report.explain import mathml, page, terminal
 from isotherm.report.explain.book import Book, Chapter, Missing
-from isotherm.report.explain.markup import both, html, tag, typeset
-from isotherm.report.explain.series import series
+from isotherm.report.markup import both, html, tag, typeset
 from tests.report import claims
 
 CJK = re.compile(r"[\u4e00-\u9fff]")
@@ -65,10 +67,15 @@ def test_ticks_as_a_person_would_write_them(values, log, labels):
     assert [axis.label(tick) for tick in axis.ticks] == labels
 
 
+def test_powers_of_ten_are_not_mixed_with_other_numbers():
+    axis = make((3e-4, 0.01), True, (3e-4, 1e-3, 3e-3, 0.01))
+    assert [axis.label(tick) for tick in axis.ticks] == ["3e-4", "0.001", "0.003", "0.01"]
+
+
 def test_a_log_axis_has_no_place_for_zero_and_a_curve_breaks_there():
     _, upward = axes(figure((1.0, 0.0, 100.0, 10.0), log=True))
     assert upward.place(0.0) is None
-    drawn = curves.draw(figure((1.0, 0.0, 100.0, 10.0), log=True), "en")
+    drawn = svg.draw(figure((1.0, 0.0, 100.0, 10.0), log=True), "en")
     assert len(re.findall(r'd="M[^"]*" class="c0 stroke curve"', drawn)) == 1 + 1  # and the legend's
     assert drawn.count("<circle") == 3 + 1  # three points that can be shown, one in the legend
 
@@ -77,7 +84,7 @@ def test_a_log_axis_has_no_place_for_zero_and_a_curve_breaks_there():
 @pytest.mark.parametrize("make", [claims.curves, claims.bars, claims.heatmap], ids=lambda make: make.__name__)
 def test_a_drawing_is_well_formed_and_has_words_and_units(make, language):
     picture = make()
-    drawn = heat.draw(picture, language) if isinstance(picture, Heatmap) else curves.draw(picture, language)
+    drawn = svg.draw(picture, language)
     tree = ET.fromstring(drawn)
     assert tree.tag == f"{SVG}svg"
     words = "".join(tree.itertext()).replace("\u200b", "")
@@ -94,7 +101,7 @@ def test_a_drawing_is_well_formed_and_has_words_and_units(make, language):
 
 
 def test_inside_the_page_a_drawing_has_both_languages_and_no_style():
-    drawn = curves.draw(claims.curves())
+    drawn = svg.draw(claims.curves())
     assert 'lang="en"' in drawn
     assert 'lang="zh-CN"' in drawn
     assert "<style" not in drawn
@@ -106,7 +113,7 @@ def test_sources_differ_by_more_than_colour():
     assert (looks["predicted"].dash is not None, looks["predicted"].marker) == (True, None)
     assert looks["document"].dash is not None
     assert looks["document"].marker is not None
-    drawn = curves.draw(claims.curves(), "en")
+    drawn = svg.draw(claims.curves(), "en")
     assert re.search(r'class="c-doc stroke hollow"', drawn)
 
 
@@ -186,7 +193,7 @@ def test_a_terminal_shows_every_part():
     for part in (
         "The variance of q·k is d_k.",
         "from documents 000, 002",
-        "Put to the test",
+        "Tested inequality",
         "Variances add up.",
         "Var(q·k) = d_k",
     ):

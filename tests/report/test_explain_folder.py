@@ -10,7 +10,8 @@ from matplotlib import font_manager
 
 from isotherm.errors import IsothermError
 from isotherm.record import Timed, from_plain
-from isotherm.report.explain import folder, png
+from isotherm.report.draw import png
+from isotherm.report.explain import folder
 from isotherm.report.explain.book import drawings
 from tests.report import claims
 

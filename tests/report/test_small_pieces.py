@@ -6,12 +6,14 @@ from itertools import pairwise
 
 import pytest
 
-from isotherm.report import digits, glyphs, summary, words
+from isotherm.report import digits, summary, sweep, vocabulary
+from isotherm.report.draw import axes, palette
+from isotherm.report.draw import terminal as drawing
 from isotherm.report.page_words import PAGE
 from tests.report import records
 
 
-@pytest.mark.parametrize("module", [digits, glyphs])
+@pytest.mark.parametrize("module", [digits, palette, axes, drawing, sweep])
 def test_examples_in_docstrings(module):
     assert doctest.testmod(module).failed == 0
 
@@ -46,20 +48,20 @@ def luminance(colour, keep=(0, 1, 2)):
 
 
 def test_the_ramp_grows_lighter_all_the_way():
-    steps = [luminance(glyphs.ramp_colour(i / 32)) for i in range(33)]
+    steps = [luminance(palette.ramp_colour(i / 32)) for i in range(33)]
     assert all(b > a for a, b in pairwise(steps))
 
 
 @pytest.mark.parametrize("missing", [0, 1], ids=["without red", "without green"])
 def test_the_ramp_reads_without_one_kind_of_cone(missing):
     keep = tuple({0, 1, 2} - {missing})
-    steps = [luminance(colour, keep) for colour in glyphs.RAMP]
+    steps = [luminance(colour, keep) for colour in palette.RAMP]
     assert steps == sorted(steps)
 
 
 def test_ink_reads_on_every_colour():
-    for colour in (*glyphs.RAMP, *glyphs.STATE_COLOURS.values()):
-        light, dark = sorted((luminance(colour), luminance(glyphs.ink_on(colour))), reverse=True)
+    for colour in (*palette.RAMP, *palette.STATE_COLOURS.values()):
+        light, dark = sorted((luminance(colour), luminance(palette.ink_on(colour))), reverse=True)
         assert (light + 0.05) / (dark + 0.05) > 3
 
 
@@ -69,8 +71,8 @@ def test_infinite_logits_do_not_vanish():
 
 
 def test_every_text_is_in_both_languages():
-    texts = [*PAGE.values(), *words.STATES.values(), *words.SEVERITIES.values()]
-    texts += [text for statistic in words.STATISTICS for text in (statistic.name, statistic.caption)]
+    texts = [*PAGE.values(), *vocabulary.STATES.values(), *vocabulary.SEVERITIES.values()]
+    texts += [text for statistic in vocabulary.STATISTICS for text in (statistic.name, statistic.caption)]
     for text in texts:
         assert text.en
         assert text.zh

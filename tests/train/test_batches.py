@@ -5,7 +5,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from isotherm.train.batches import Batch, Order, Ragged, generator
+from isotherm.train.batches import Batch, BatchOrder, Ragged, generator
 from isotherm.train.tokens import PAD
 
 LENGTHS = st.lists(st.integers(1, 30), min_size=1, max_size=60)
@@ -13,7 +13,7 @@ LENGTHS = st.lists(st.integers(1, 30), min_size=1, max_size=60)
 
 @given(LENGTHS, st.integers(1, 90), st.integers(0, 5))
 def test_an_epoch_holds_every_example_once_within_the_budget(lengths, budget, seed):
-    order = Order(torch.tensor(lengths), budget, seed)
+    order = BatchOrder(torch.tensor(lengths), budget, seed)
     for epoch in range(2):
         batches = [order.at(epoch * len(order) + place) for place in range(len(order))]
         assert sorted(torch.cat(batches).tolist()) == list(range(len(lengths)))
@@ -23,14 +23,14 @@ def test_an_epoch_holds_every_example_once_within_the_budget(lengths, budget, se
 
 @given(LENGTHS, st.integers(1, 90), st.lists(st.integers(0, 200), min_size=1, max_size=9))
 def test_a_step_s_batch_does_not_depend_on_what_was_asked_before(lengths, budget, steps):
-    wandering = Order(torch.tensor(lengths), budget, 3)
+    wandering = BatchOrder(torch.tensor(lengths), budget, 3)
     for step in steps:
-        assert torch.equal(wandering.at(step), Order(torch.tensor(lengths), budget, 3).at(step))
+        assert torch.equal(wandering.at(step), BatchOrder(torch.tensor(lengths), budget, 3).at(step))
 
 
 def test_epochs_and_seeds_differ():
     lengths = torch.full((40,), 7)
-    order, other = Order(lengths, 35, 0), Order(lengths, 35, 1)
+    order, other = BatchOrder(lengths, 35, 0), BatchOrder(lengths, 35, 1)
     epochs = [torch.cat([order.at(epoch * len(order) + place) for place in range(len(order))]) for epoch in (0, 1)]
     assert not torch.equal(*epochs)
     assert not torch.equal(order.at(0), other.at(0))
@@ -63,4 +63,4 @@ def test_streams_of_random_numbers_are_their_own():
 
 @pytest.mark.parametrize("budget", [1, 10, 10**9], ids=str)
 def test_one_example_is_a_batch_whatever_the_budget(budget):
-    assert Order(torch.tensor([13]), budget, 0).at(5).tolist() == [0]
+    assert BatchOrder(torch.tensor([13]), budget, 0).at(5).tolist() == [0]

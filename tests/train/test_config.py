@@ -6,7 +6,7 @@ from dataclasses import fields, replace
 import pytest
 
 from isotherm.errors import ArgumentError, InputError
-from isotherm.train.config import Config, Data, Model, Optimizer, Run, changed
+from isotherm.train.config import Config, DataSettings, ModelSettings, OptimizerSettings, RunSettings, changed
 from isotherm.train.config_file import from_plain, load, to_plain
 from isotherm.train.learner import rate
 
@@ -20,7 +20,7 @@ def read(tmp_path, text):
 
 def test_what_is_not_given_has_its_default(tmp_path):
     config = read(tmp_path, GOOD + "[optimizer]\nlr = 1\n")
-    assert config == Config(Data(path="x.tsv"), Model(), Optimizer(lr=1.0), Run())
+    assert config == Config(DataSettings(path="x.tsv"), ModelSettings(), OptimizerSettings(lr=1.0), RunSettings())
     assert isinstance(config.optimizer.lr, float)
 
 
@@ -33,7 +33,7 @@ MISTAKES = {
     "section": ("[dta]\n", r"dta: expected a known key \(did you mean data\?\)"),
     "key": (GOOD + "[run]\nstps = 3\n", r"run.stps: expected a known key \(did you mean steps\?\), got 'stps'"),
     "foreign key": (GOOD + "[run]\nzzz = 3\n", "run.zzz: expected one of steps, batch_tokens"),
-    "no table": ("data = 3\n", r"data: expected a table \[data\], got 3"),
+    "no table": ("data = 3\n", "data: expected a table, got 3"),
     "text for a number": (GOOD + '[run]\nsteps = "3"\n', "run.steps: expected a whole number, got '3'"),
     "a fraction": (GOOD + "[run]\nsteps = 2.5\n", "run.steps: expected a whole number, got 2.5"),
     "yes for a number": (GOOD + "[run]\nsteps = true\n", "run.steps: expected a whole number, got True"),
@@ -44,9 +44,9 @@ MISTAKES = {
         GOOD + '[optimizer]\nschedule = "cosin"\n',
         r"schedule: expected noam \| cosine \| constant \(did you mean cosine\?\), got 'cosin'",
     ),
-    "too small": (GOOD + "[run]\nsteps = 0\n", "run.steps: expected 1 or more, got 0"),
+    "too small": (GOOD + "[run]\nsteps = 0\n", "run.steps: expected 1 to 1000000000, got 0"),
     "too large": (GOOD + "[model]\ndropout = 1.5\n", "model.dropout: expected 0.0 to 0.9, got 1.5"),
-    "not a number": (GOOD + "[optimizer]\nlr = nan\n", "optimizer.lr: expected 0.0 or more, got nan"),
+    "not a number": (GOOD + "[optimizer]\nlr = nan\n", "optimizer.lr: expected a number within range, got nan"),
     "width": (GOOD + "[model]\nwidth = 10\n", "model.width: expected a multiple of model.heads, or a model.head_dim"),
     "rule": (GOOD + '[model]\nrule = "logn"\n', r"model\.rule: expected a rule of the atlas \(nearest: log-n"),
     "no path": ("[model]\n", "data.path: expected a value for data.kind = tsv, got ''"),
@@ -65,6 +65,27 @@ MISTAKES = {
     "a memory without end": (GOOD + "[optimizer]\nbeta1 = 1.0\n", "optimizer.beta1: expected 0.0 to 0.9999, got 1.0"),
     "nor of squares": (GOOD + "[optimizer]\nbeta2 = 1.0\n", "optimizer.beta2: expected 0.0 to 0.9999, got 1.0"),
     "a seed past 64 bits": (GOOD + "[run]\nseed = 99999999999999999999\n", "run.seed: expected 0 to "),
+    "layers without end": (
+        GOOD + "[model]\nlayers = 100000000000000000000\n",
+        r"model\.layers: expected 1 to 1024, got 10\^20",
+    ),
+    "a width of ten thousand digits": (
+        GOOD + f"[model]\nwidth = 0x{'f' * 9000}\n",
+        r"model\.width: expected 1 to 131072, got 10\^",
+    ),
+    "a number of ten thousand digits": (GOOD + f"[model]\nwidth = {'9' * 9000}\n", r"not TOML \("),
+    "words without end": (
+        "[data]\nkind = 'copy'\nvocabulary = 100000000000000000000\n",
+        r"data\.vocabulary: expected 6 to ",
+    ),
+    "a large float": (GOOD + "[run]\nsteps = 1e20\n", r"run\.steps: expected a whole number, got 1e\+20"),
+    "an infinite rate": (GOOD + "[optimizer]\nlr = inf\n", r"optimizer\.lr: expected a number within range, got inf"),
+    "nested without end": (f"data = {'[' * 99999}", r"not TOML \("),
+    "too many parameters": (
+        GOOD + "[model]\nwidth = 131072\nlayers = 1024\n",
+        r"model: expected at most 1e\+11 parameters in all, got",
+    ),
+    "no threads": (GOOD + "[run]\nthreads = 0\n", r"run\.threads: expected 1 to 256, got 0"),
     "a key of another kind": (
         'data = {kind = "files", source = "a", target = "b", path = "x"}\n',
         "data.path: expected nothing for data.kind = files, got 'x'",
@@ -96,7 +117,7 @@ def test_a_file_that_is_not_there(tmp_path):
 
 
 def test_only_keys_that_change_the_numbers_count_as_changed():
-    config = Config(Data(path="x"), Model(), Optimizer(), Run())
+    config = Config(DataSettings(path="x"), ModelSettings(), OptimizerSettings(), RunSettings())
     longer = replace(config, run=replace(config.run, steps=9, accumulate=2, log_every=1, samples=0))
     assert changed(config, longer) == []
     other = replace(longer, model=replace(config.model, rule="none"), run=replace(longer.run, seed=1))
@@ -104,7 +125,7 @@ def test_only_keys_that_change_the_numbers_count_as_changed():
 
 
 def test_every_key_says_what_it_is_in_both_languages():
-    for table in (Data, Model, Optimizer, Run):
+    for table in (DataSettings, ModelSettings, OptimizerSettings, RunSettings):
         for item in fields(table):
             text = item.metadata["text"]
             assert any("\u4e00" <= letter <= "\u9fff" for letter in text.zh)
@@ -120,25 +141,32 @@ def test_every_key_says_what_it_is_in_both_languages():
     ],
 )
 def test_rates(schedule, wanted):
-    settings = Optimizer(lr=1.0, warmup=10, schedule=schedule)
+    settings = OptimizerSettings(lr=1.0, warmup=10, schedule=schedule)
     for step, value in wanted.items():
         assert rate(settings, step, 1000) == pytest.approx(value)
 
 
 @pytest.mark.parametrize("schedule", ["noam", "constant", "cosine"])
 def test_no_warm_up_is_no_division_by_zero(schedule):
-    settings = Optimizer(lr=1.0, warmup=0, schedule=schedule)
+    settings = OptimizerSettings(lr=1.0, warmup=0, schedule=schedule)
     assert rate(settings, 1, 1) == pytest.approx(1.0)
 
 
 def test_bounds_hold_for_defaults():
-    for table in (Data, Model, Optimizer, Run):
+    for table in (DataSettings, ModelSettings, OptimizerSettings, RunSettings):
         given = {item.name: item.default for item in fields(table) if item.default is not None}
-        if table is Data:
+        if table is DataSettings:
             given["path"] = "x"
-        name = {Data: "data", Model: "model", Optimizer: "optimizer", Run: "run"}[table]
+        name = {DataSettings: "data", ModelSettings: "model", OptimizerSettings: "optimizer", RunSettings: "run"}[table]
         plain = {key: list(value) if isinstance(value, tuple) else value for key, value in given.items()}
         assert getattr(from_plain({"data": {"path": "x"}, name: plain}), name) == table(**given)
+
+
+def test_every_number_has_an_upper_bound():
+    for table in (DataSettings, ModelSettings, OptimizerSettings, RunSettings):
+        for item in fields(table):
+            if type(item.default) in (int, float) or item.name in ("head_dim", "hidden"):
+                assert item.metadata["least"] <= (item.default or 1) <= item.metadata["most"], item.name
 
 
 def test_an_error_of_a_plain_table_names_the_key():

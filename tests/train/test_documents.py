@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from isotherm.train.config import Data, Model, Optimizer, Run
+from isotherm.train.config import DataSettings, ModelSettings, OptimizerSettings, RunSettings
 from isotherm.train.config_file import load
-from isotherm.train.keys import table
 from isotherm.train.loop import train
+from tests.train.config_table import table
 from tests.train.corpora import tiny, write_tsv
 
 ROOT = Path(__file__).parents[2]
@@ -29,14 +29,18 @@ def test_the_table_of_keys_is_the_configuration_s(language):
 @pytest.mark.parametrize("language", PAGES)
 def test_every_key_and_nothing_else_is_in_the_table(language):
     shown = re.findall(r"^\| `(\w+)` \|", table(language), re.M)
-    assert shown == [item.name for section in (Data, Model, Optimizer, Run) for item in fields(section)]
+    assert shown == [
+        item.name
+        for section in (DataSettings, ModelSettings, OptimizerSettings, RunSettings)
+        for item in fields(section)
+    ]
 
 
 @pytest.mark.parametrize("language", PAGES)
 def test_the_keys_that_may_change_are_named(language):
     free = [
         f"`{item.name}`"
-        for section in (Data, Model, Optimizer, Run)
+        for section in (DataSettings, ModelSettings, OptimizerSettings, RunSettings)
         for item in fields(section)
         if item.metadata["free"]
     ]

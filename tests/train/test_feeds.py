@@ -8,7 +8,7 @@ import torch
 
 from isotherm.errors import ArgumentError, InputError
 from isotherm.train.batches import Batch
-from isotherm.train.feeds import supply
+from isotherm.train.feeds import load_training_data
 from isotherm.train.tokens import END, FIRST, PAD, START, UNKNOWN
 from tests.train.corpora import install, pairs, tiny, write_mo, write_tsv
 
@@ -32,7 +32,7 @@ def prose(tmp_path):
 
 
 def test_pairs_are_taught_one_step_ahead(tsv):
-    fed = supply(tiny(tsv))
+    fed = load_training_data(tiny(tsv))
     batch = fed.feed.batch(0)
     source, target = batch.inputs
     assert (target[:, 0] == START).all()
@@ -44,7 +44,7 @@ def test_pairs_are_taught_one_step_ahead(tsv):
 
 
 def test_what_is_held_out_is_never_learned_from(tsv):
-    fed = supply(tiny(tsv))
+    fed = load_training_data(tiny(tsv))
     kept = {(pair.source, pair.target) for pair in fed.held_out}
     words = fed.vocabulary
     learned = set()
@@ -59,43 +59,43 @@ def test_what_is_held_out_is_never_learned_from(tsv):
 
 def test_long_pairs_are_left_out_and_too_little_text_is_said(tsv):
     with pytest.raises(InputError, match=r"pairs\.tsv: too little text: 0 examples to learn from and 0 held out"):
-        supply(tiny(tsv, data__length=2))
+        load_training_data(tiny(tsv, data__length=2))
 
 
 def test_how_much_there_is_of_it_is_told(tsv, prose):
-    fed = supply(tiny(tsv, data__length=9))
+    fed = load_training_data(tiny(tsv, data__length=9))
     learned = len({text for step in range(60) for text in map(str, fed.feed.batch(step).labels.tolist())})
     kept = sum(len(batch.labels) for batch in fed.feed.held_out(99))
     numbers = [int(word) for word in re.findall(r"\d+", str(fed.about))]
     assert numbers[1:] == [kept, len(pairs()) - numbers[0] - kept, 9]
     assert 0 < learned <= numbers[0] < len(pairs())
-    text = supply(tiny(prose, data__kind="text", data__length=13, model__kind="decoder"))
+    text = load_training_data(tiny(prose, data__kind="text", data__length=13, model__kind="decoder"))
     assert re.fullmatch(r"[\d,]+ tokens to learn from, [\d,]+ held out", str(text.about))
 
 
 @pytest.mark.parametrize("changes", [{}, {"data__kind": "recall", "data__length": 9}], ids=["text", "task"])
 def test_too_small_a_vocabulary_is_named_by_its_key(tsv, changes):
     with pytest.raises(ArgumentError, match=r"^data\.vocabulary: expected at least \d+.*, got 11$"):
-        supply(tiny(tsv, data__vocabulary=11, **changes))
+        load_training_data(tiny(tsv, data__vocabulary=11, **changes))
 
 
 def test_catalogues_and_two_files_feed_as_a_table_does(tsv, tmp_path):
-    wanted = supply(tiny(tsv))
+    wanted = load_training_data(tiny(tsv))
     en, zh = tmp_path / "a.en", tmp_path / "a.zh"
     for path, side in ((en, 0), (zh, 1)):
         path.write_text("\n".join(pair[side] for pair in pairs()), encoding="utf-8")
-    files = supply(tiny(tsv, data__kind="files", data__source=str(en), data__target=str(zh)))
+    files = load_training_data(tiny(tsv, data__kind="files", data__source=str(en), data__target=str(zh)))
     site = tmp_path / "site"
     mo = write_mo(site / "p/locale/zh_Hans/LC_MESSAGES/d.mo", dict(pairs()))
     install(site, "p", [mo], "License: MIT\n")
-    gettext = supply(tiny(tsv, data__kind="gettext", data__packages=["p"], data__where=str(site)))
+    gettext = load_training_data(tiny(tsv, data__kind="gettext", data__packages=["p"], data__where=str(site)))
     for fed in (files, gettext):
         assert fed.digest == wanted.digest
         assert same(fed.feed.batch(3), wanted.feed.batch(3))
 
 
 def test_text_is_continued(prose):
-    fed = supply(tiny(prose, data__kind="text", data__length=13, model__kind="decoder"))
+    fed = load_training_data(tiny(prose, data__kind="text", data__length=13, model__kind="decoder"))
     batch = fed.feed.batch(2)
     (tokens,) = batch.inputs
     assert tokens.shape == batch.labels.shape == (160 // 13, 13)
@@ -107,7 +107,9 @@ def test_text_is_continued(prose):
 
 
 def test_gaps_are_asked_for_and_nothing_else(prose):
-    fed = supply(tiny(prose, data__kind="text", data__length=17, model__kind="bert", run__batch_tokens=17 * 211))
+    fed = load_training_data(
+        tiny(prose, data__kind="text", data__length=17, model__kind="bert", run__batch_tokens=17 * 211)
+    )
     batch = fed.feed.batch(0)
     (shown,) = batch.inputs
     asked = batch.labels != PAD
@@ -123,7 +125,7 @@ def test_gaps_are_asked_for_and_nothing_else(prose):
 
 @pytest.mark.parametrize("model", ["transformer", "decoder"])
 def test_tasks_are_new_at_every_step_and_held_out_ones_stay(tsv, model):
-    fed = supply(tiny(tsv, data__kind="recall", data__length=5, data__vocabulary=29, model__kind=model))
+    fed = load_training_data(tiny(tsv, data__kind="recall", data__length=5, data__vocabulary=29, model__kind=model))
     assert (fed.vocabulary, fed.size) == (None, 29)
     assert same(fed.feed.batch(1), fed.feed.batch(1))
     assert not same(fed.feed.batch(1), fed.feed.batch(2))

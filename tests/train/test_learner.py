@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from isotherm.errors import ArgumentError, IsothermError
+from isotherm.train import loop
 from isotherm.train.config_file import to_plain
 from isotherm.train.learner import Learner, make_model, restore_model
 from isotherm.train.loop import train
@@ -80,11 +81,11 @@ def step(learner, batch, lr=0.01):
     ],
 )
 def test_every_model_learns_a_task_and_is_restored_to_the_bit(tsv, kind, rule, data):
-    from isotherm.train.feeds import supply
+    from isotherm.train.feeds import load_training_data
 
     changes = {"data__kind": data, "data__length": 3, "data__vocabulary": 11, "model__kind": kind, "model__rule": rule}
     config = tiny(tsv, model__dropout=0.0, **changes)
-    fed = supply(config)
+    fed = load_training_data(config)
     learner = Learner(config, fed.size, ALONE)
     course = [step(learner, fed.feed.batch(0)) for _ in range(30)]
     assert course[-1] < 0.5 * course[0]
@@ -111,10 +112,10 @@ def test_lower_precision_learns_and_half_precision_needs_a_gpu(tsv, plain, tmp_p
 
 
 def test_the_gradient_is_clipped(tsv):
-    from isotherm.train.feeds import supply
+    from isotherm.train.feeds import load_training_data
 
     config = tiny(tsv, optimizer__clip=1e-9)
-    fed = supply(config)
+    fed = load_training_data(config)
     learner = Learner(config, fed.size, ALONE)
     before = [weight.detach().clone() for weight in learner.model.parameters()]
     learner.step([fed.feed.batch(0)], fed.feed.batch(0).tokens, 0.0)
@@ -170,3 +171,31 @@ def test_devices():
         pick("meta", argument="--device")
     with pytest.raises(ArgumentError, match=r"run\.device: expected a device of this machine \(\d+ CUDA devices\)"):
         pick("cuda:99")
+
+
+def test_a_run_computes_with_the_threads_it_was_given_and_leaves_them_as_they_were(tsv, tmp_path, monkeypatch):
+    seen, real = [], loop.Loop._step
+
+    def step(self, number):
+        seen.append(torch.get_num_threads())
+        return real(self, number)
+
+    monkeypatch.setattr(loop.Loop, "_step", step)
+    before = torch.get_num_threads()
+    try:
+        torch.set_num_threads(3)
+        train(tiny(tsv, run__steps=1, run__samples=0), tmp_path / "usual", quiet=True)
+        train(tiny(tsv, run__steps=1, run__samples=0, run__threads=2), tmp_path / "two", quiet=True)
+        assert seen == [1, 2]
+        assert torch.get_num_threads() == 3
+    finally:
+        torch.set_num_threads(before)
+
+
+def test_a_model_too_large_for_the_memory_is_one_sentence(tsv, tmp_path, monkeypatch):
+    def full(*_):
+        raise RuntimeError("[enforce fail at alloc_cpu.cpp:121] DefaultCPUAllocator: can't allocate memory")
+
+    monkeypatch.setattr(loop, "Learner", full)
+    with pytest.raises(IsothermError, match="does not fit the memory of cpu"):
+        train(tiny(tsv), tmp_path / "run", quiet=True)

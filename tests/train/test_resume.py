@@ -14,8 +14,8 @@ import torch
 from isotherm.errors import InputError, IsothermError
 from isotherm.train import checkpoint, loop
 from isotherm.train.config_file import to_plain
-from isotherm.train.folder import Folder
 from isotherm.train.loop import train
+from isotherm.train.run_folder import RunFolder
 from tests.train.corpora import last_state, learned, tiny, write_tsv
 
 
@@ -179,7 +179,7 @@ def test_fewer_steps_than_are_done_are_refused(tsv, begun):
 
 def test_a_run_that_is_alive_is_left_alone(tsv, begun):
     before = learned(begun)
-    with Folder(begun).held(), pytest.raises(InputError, match="another process is training here"):
+    with RunFolder(begun).held(), pytest.raises(InputError, match="another process is training here"):
         train(tiny(tsv), begun, resume=True, quiet=True)
     assert learned(begun) == before
     train(tiny(tsv, run__steps=8), begun, resume=True, quiet=True)
@@ -187,7 +187,7 @@ def test_a_run_that_is_alive_is_left_alone(tsv, begun):
 
 @pytest.mark.skipif(not Path("/dev/full").is_char_device(), reason="needs a disk that is always full")
 def test_a_full_disk_is_said_of_a_measurement_too(tmp_path):
-    folder = Folder(tmp_path)
+    folder = RunFolder(tmp_path)
     folder.metrics.symlink_to("/dev/full")
     with pytest.raises(IsothermError, match=r"cannot write .*metrics\.jsonl: no space is left on the disk"):
         folder.record({"step": 1})

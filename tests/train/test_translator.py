@@ -61,7 +61,7 @@ def test_a_small_corpus_is_learned_by_heart_and_translated_exactly(by_heart):
     assert lines[-1] < 0.1
     trained = open_run(by_heart)
     held_out = {sample["source"] for sample in json.loads((by_heart / "result.json").read_text())["samples"]}
-    from isotherm.train.parallel import Pair, split
+    from isotherm.train.parallel_text import Pair, split
 
     known, unknown = split([Pair(*pair) for pair in pairs()], trained.config.data.held_out)
     assert held_out <= {pair.source for pair in unknown}
@@ -107,9 +107,9 @@ def test_a_sentence_too_long_is_named(capsys, by_heart):
 def test_what_cannot_be_opened_is_named(capsys, by_heart, tmp_path):
     assert "there is no such run" in call(capsys, "translate", tmp_path / "none", "x")[2]
     assert "no run is there; `isotherm train" in call(capsys, "translate", tmp_path, "x")[2]
-    loop.Folder(tmp_path / "begun").begin(tiny(tmp_path / "x.tsv"))
+    loop.RunFolder(tmp_path / "begun").write_config(tiny(tmp_path / "x.tsv"))
     assert "no checkpoint yet; `isotherm train" in call(capsys, "translate", tmp_path / "begun", "x")[2]
-    loop.Folder(tmp_path / "task").begin(tiny(tmp_path / "x.tsv", data__kind="copy"))
+    loop.RunFolder(tmp_path / "task").write_config(tiny(tmp_path / "x.tsv", data__kind="copy"))
     assert "this run learned copy, not to translate" in call(capsys, "translate", tmp_path / "task", "x")[2]
     assert "isotherm: --device: expected auto" in call(capsys, "translate", by_heart, "x", "--device", "abacus")[2]
     (tmp_path / "task" / "config.json").write_text("{")
@@ -275,7 +275,7 @@ def test_control_c_before_the_first_step_is_not_mute(capsys, toml, monkeypatch):
     def interrupted(*_):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(loop, "supply", interrupted)
+    monkeypatch.setattr(loop, "load_training_data", interrupted)
     code, out, err = call(capsys, "train", toml)
     assert (code, out) == (130, "")
     assert err == "stopped; what was saved before is kept, and --resume continues from there\n"

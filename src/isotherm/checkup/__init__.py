@@ -10,6 +10,7 @@ from torch import nn
 
 from isotherm.checkup.examine import Progress, examine
 from isotherm.checkup.measure import Batch
+from isotherm.checkup.subject import Source
 from isotherm.language import Language, Text, current
 from isotherm.record import CheckRecord, Finding, Layer, WhatIf, to_plain
 from isotherm.scale import Rule
@@ -122,13 +123,12 @@ def check(
     record, measured = examine(
         model,
         batch,
+        Source(name or type(model).__name__, origin),
         what_if=what_if,
         compare=compare,
         rows=rows,
         context=context,
         detail=detail,
-        name=name or type(model).__name__,
-        origin=origin,
         progress=progress,
     )
     return Report(record, measured)

@@ -1,9 +1,11 @@
 """Make a batch for a model: text, a picture or a sound, in the form its first layer expects."""
 
+import codecs
 import sys
+from contextlib import nullcontext
 from math import pi
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import torch
 from torch import Tensor, nn
@@ -14,6 +16,11 @@ from isotherm.errors import InputError
 from isotherm.language import Text
 
 DECODER_TOKENS = 64
+READ_AT_MOST = 2**22
+BYTES_PER_TOKEN = 64
+CHARACTERS_PER_TOKEN = 64
+LARGEST_INPUT = 2**26
+"""The most numbers in a generated picture or sound: about 4,700 × 4,700 pixels of three colours."""
 TOKENIZER_FILES = (
     "tokenizer.json",
     "vocab.txt",
@@ -24,23 +31,36 @@ TOKENIZER_FILES = (
 )
 
 
-def read_text(source: str | None) -> str:
-    """Read a file, standard input ("-"), or the built-in passage (None)."""
+def read_text(source: str | None, tokens: int = 0) -> str:
+    """Read a file, standard input ("-"), or the built-in passage (None). Of a long text, only the beginning is read: as much
+    as `tokens` tokens can need, with room to spare."""
     if source is None:
         return PASSAGE
     name = Text("standard input", "标准输入") if source == "-" else source
+    most = max(READ_AT_MOST, BYTES_PER_TOKEN * tokens)
     try:
-        data = sys.stdin.buffer.read() if source == "-" else Path(source).read_bytes()
-    except OSError as error:
-        raise InputError(name, Text("cannot be read ({why})", "无法读取（{why}）").format(why=error.strerror)) from None
+        with nullcontext(sys.stdin.buffer) if source == "-" else Path(source).open("rb") as file:
+            data = _read(file, most)
+    except (OSError, ValueError) as error:
+        why = getattr(error, "strerror", None) or error
+        raise InputError(name, Text("cannot be read ({why})", "无法读取（{why}）").format(why=why)) from None
     try:
-        text = data.decode("utf-8-sig")
+        text = codecs.getincrementaldecoder("utf-8-sig")().decode(data, final=len(data) < most)
     except UnicodeDecodeError as error:
         where = Text("not UTF-8 text (byte {at})", "不是 UTF-8 文本（第 {at} 字节）").format(at=error.start)
         raise InputError(name, where) from None
     if not text.strip():
         raise InputError(name, Text("empty", "没有内容"))
     return text
+
+
+def _read(file: BinaryIO, most: int) -> bytes:
+    """The first `most` bytes; a pipe gives them in pieces."""
+    pieces, left = [], most
+    while left and (piece := file.read(left)):
+        pieces.append(piece)
+        left -= len(piece)
+    return b"".join(pieces)
 
 
 def make_batch(loaded: Loaded, text: str, tokens: int) -> dict[str, Any]:
@@ -72,14 +92,23 @@ def make_batch(loaded: Loaded, text: str, tokens: int) -> dict[str, Any]:
 
 
 def _tokens(loaded: Loaded, text: str, length: int) -> dict[str, Tensor]:
-    tokenizer = _tokenizer(loaded)
-    encoded = tokenizer(text, return_tensors="pt", truncation=True, max_length=length)
+    encoded = _encode(_tokenizer(loaded), text, length)
     batch = {name: encoded[name] for name in ("input_ids", "attention_mask", "token_type_ids") if name in encoded}
     if not batch["input_ids"].shape[1]:
         raise InputError(
             loaded.name, Text("the tokenizer makes no tokens of this text", "分词器没有从这段文本得到任何词元")
         )
     return batch
+
+
+def _encode(tokenizer: Any, text: str, length: int) -> Any:
+    """Tokenise the beginning of the text, and more of it while that gives fewer tokens than asked for."""
+    characters = CHARACTERS_PER_TOKEN * length
+    while True:
+        encoded = tokenizer(text[:characters], return_tensors="pt", truncation=True, max_length=length)
+        if characters >= len(text) or encoded["input_ids"].shape[1] >= length:
+            return encoded
+        characters *= 4
 
 
 def _tokenizer(loaded: Loaded) -> Any:
@@ -127,11 +156,12 @@ def picture(config: Any) -> Tensor:
     """A smooth picture [1, C, H, W] with an edge and some noise, normalised to mean 0 and variance 1."""
     size = getattr(config, "image_size", 224)
     height, width = (size, size) if isinstance(size, int) else tuple(size)[:2]
+    channels = int(getattr(config, "num_channels", 3))
+    _bound("image_size", size, max(3, channels) * height * width)
     y, x = torch.meshgrid(torch.linspace(0, 1, height), torch.linspace(0, 1, width), indexing="ij")
     grain = torch.randn(3, height, width, generator=torch.Generator().manual_seed(0))
     waves = torch.stack([torch.sin(2 * pi * (k * x + y)) for k in (1, 2, 3)])
     image = waves + (x > 0.6).float() + 0.2 * grain
-    channels = int(getattr(config, "num_channels", 3))
     return ((image - image.mean()) / image.std())[torch.arange(channels) % 3].unsqueeze(0)
 
 
@@ -139,7 +169,16 @@ def sound(config: Any, *, spectrum: bool) -> Tensor:
     """A rising tone with a pause: a log-mel-like spectrum [1, M, T], or one second of samples [1, 16000]."""
     if spectrum:
         bins, frames = int(getattr(config, "num_mel_bins", 80)), 2 * int(getattr(config, "max_source_positions", 1500))
+        _bound("max_source_positions", frames // 2, bins * frames)
         m, t = torch.meshgrid(torch.linspace(0, 1, bins), torch.linspace(0, 1, frames), indexing="ij")
         return (torch.exp(-((m - t) ** 2) / 0.02) - 0.5 + 0.1 * torch.sin(40 * t)).unsqueeze(0)
     t = torch.linspace(0, 1, 16000)
     return (torch.sin(2 * pi * (200 + 300 * t) * t) * (t % 0.5 < 0.4)).unsqueeze(0)
+
+
+def _bound(key: str, value: object, numbers: int) -> None:
+    """Refuse an input of more numbers than any model takes."""
+    if numbers > LARGEST_INPUT:
+        raise InputError(
+            "config.json", Text("{key} = {value} is too large", "{key} = {value} 过大").format(key=key, value=value)
+        )

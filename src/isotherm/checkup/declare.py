@@ -16,7 +16,6 @@ from isotherm.scale import (
     ByLayer,
     DeepSeekMscale,
     Fixed,
-    Fold,
     InverseSqrt,
     LongRoPE,
     NoScale,
@@ -31,17 +30,11 @@ CONVENTION = "convention"
 
 @dataclass(frozen=True)
 class Declared:
-    """A declared rule, its number at this layer, and where it was read.
-
-    `normalised`: q and k pass a QK-norm first, and the number multiplies the normalised q·k. `per_query`: a factor that
-    depends on the query's position is applied as well.
-    """
+    """A declared rule, its number at this layer (None if it has no single one), and where it was read."""
 
     rule: str
     value: float | None
     source: str
-    normalised: bool = False
-    per_query: bool = False
 
 
 @dataclass(frozen=True)
@@ -69,24 +62,21 @@ def declared(place: Place) -> Declared:
     if isinstance(own := getattr(place.module, "declares", None), Rule):
         return _own(own, place)
     if place.config is None:
-        return Declared("1/sqrt(d)", place.head_dim**-0.5, CONVENTION, normalised=_normalises(place))
+        return Declared("1/sqrt(d)", place.head_dim**-0.5, CONVENTION)
     if place.model_type in _COSINE:
-        return Declared("cosine", None, f"architecture ({place.model_type})", normalised=True)
+        return Declared("cosine", None, f"architecture ({place.model_type})")
     rule, source = _base(place)
     factor, rope = _rope(place)
     rule = rule if factor is None else rule * factor
     number = value_of(rule, place.head_dim, 1024)
-    per_query = bool(_temperature(place))
-    return Declared(str(rule), number, ", ".join(filter(None, (source, rope))), _normalises(place), per_query)
+    return Declared(str(rule), number, ", ".join(filter(None, (source, rope))))
 
 
 def _own(rule: Rule, place: Place) -> Declared:
     """Isotherm's own models name the rule they are built with. Its factors that depend on the query are not in the number."""
-    parts = rule.factors
-    fixed = tuple(part for part in parts if not part.per_query)
+    fixed = tuple(part for part in rule.factors if not part.per_query)
     number = value_of(Product(fixed), place.head_dim, 1024, int(getattr(place.module, "heads", 1)))
-    normalised = any(part.fold is Fold.N for part in parts)
-    return Declared(str(rule), number, "rule", normalised, per_query=len(fixed) < len(parts))
+    return Declared(str(rule), number, "rule")
 
 
 def _base(place: Place) -> tuple[Rule, str]:
@@ -173,16 +163,3 @@ def _rope(place: Place) -> tuple[Rule | None, str]:
         if stretch > 1:
             return LongRoPE(stretch, int(original or reach), given), f"longrope factor = {stretch:g}"
     return None, ""
-
-
-def _temperature(place: Place) -> bool:
-    """Whether a factor per query is applied beside the number (Llama 4, Ministral 3, Qwen-1)."""
-    rope = _rope_parameters(place)
-    llama4 = place.get("attn_temperature_tuning", False) and not getattr(place.module, "use_rope", True)
-    return bool(llama4 or rope.get("llama_4_scaling_beta") or place.get("use_logn_attn", False))
-
-
-def _normalises(place: Place) -> bool:
-    """Whether the layer has its own norms for q and k."""
-    names = {name.rsplit(".", 1)[-1] for name, _ in place.module.named_children()}
-    return bool(names & {"q_norm", "k_norm", "qk_norm", "q_layernorm", "query_layernorm", "q_ln", "norm_q"})

@@ -1,16 +1,22 @@
 """Findings: what a person should act on, with evidence, the source of the threshold, and what to do."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from math import inf
 from typing import get_args
 
 from isotherm.checkup import thresholds as limits
+from isotherm.checkup.declare import CONVENTION
 from isotherm.language import Text
+from isotherm.probe import NotFinite
 from isotherm.record import CheckRecord, Comparison, Finding, HeadStats, Layer, Severity, Subject, Unseen
 from isotherm.theory import freezing_threshold
 
+Evidence = dict[str, float | str | None]
 FLOAT16_MAX = 65504.0
+NAMES = 3
+"""How many tensors a sentence names."""
+LONGEST_NAME = 120
 HEADS_NAMED = 4
 """A layer with more affected heads than this gets one finding for all of them."""
 
@@ -89,6 +95,47 @@ KINDS = {
         ),
         limits.FINITE,
     ),
+    "invalid-output": Kind(
+        Text("{where}", "{where}"),
+        Text(
+            "If weights are named, load them again from a sound checkpoint. If not, look for overflow here, above all in"
+            " float16.",
+            "若列出了权重，请从完好的检查点重新加载；否则检查此处是否溢出，float16 尤其可能。",
+        ),
+        limits.FINITE,
+    ),
+    "weights-missing": Kind(
+        Text(
+            "{count} tensors are missing from the weights and were initialised at random: {tensors}.",
+            "权重中缺少 {count} 个张量，已随机初始化：{tensors}。",
+        ),
+        Text(
+            "Compare the names in the checkpoint with the model's; a prefix or a part of the file may be lost. A new head is"
+            " fine if you mean to train it.",
+            "将检查点中的名称与模型的名称对照：可能是前缀不符，或文件有缺失。若是准备训练的新输出头，则无妨。",
+        ),
+        limits.LOADED,
+    ),
+    "weights-mismatched": Kind(
+        Text(
+            "{count} tensors of the weights have another shape and were initialised at random: {tensors}.",
+            "权重中有 {count} 个张量的形状不符，已随机初始化：{tensors}。",
+        ),
+        Text("Check the sizes in config.json against the checkpoint.", "请核对 config.json 中的尺寸与检查点。"),
+        limits.LOADED,
+    ),
+    "weights-unexpected": Kind(
+        Text(
+            "{count} tensors of the weights have no place in the model and were left out: {tensors}.",
+            "权重中有 {count} 个张量在模型中没有位置，未被加载：{tensors}。",
+        ),
+        Text(
+            "Heads of another task may be left out; layers, norms and biases of attention may not: check the architecture and"
+            " sizes in config.json.",
+            "其他任务的输出头可以不加载；注意力的层、归一化与偏置则不可，请核对 config.json 中的架构与尺寸。",
+        ),
+        limits.LOADED,
+    ),
     "attention-not-seen": Kind(
         Text("{name} ({module}) was not seen: {why}", "没有看到 {name}（{module}）：{why}"),
         Text(
@@ -99,23 +146,68 @@ KINDS = {
     ),
 }
 CODES = tuple(KINDS)
+OF_A_MODULE = Text(
+    "The output of {name} has NaN or Inf; no attention before it has.",
+    "{name} 的输出含有 NaN 或 Inf，它之前的注意力没有。",
+)
+OF_THE_MODEL = Text(
+    "The model's output has NaN or Inf; no output of attention has.", "模型的输出含有 NaN 或 Inf，各注意力的输出没有。"
+)
+WITH_WEIGHTS = Text("{message} Weights with NaN or Inf: {tensors}.", "{message}含有 NaN 或 Inf 的权重：{tensors}。")
 
 
 def findings(
-    subject: Subject, layers: tuple[Layer, ...], comparisons: tuple[Comparison, ...], unseen: tuple[Unseen, ...]
-) -> tuple[Finding, ...]:
-    """All findings, gravest first, then in layer order."""
-    found = [finding for layer in layers for finding in (*_scale(layer), *_condensed([*_heads(subject, layer)]))]
+    subject: Subject, layers: tuple[Layer, ...], comparisons: Iterable[Comparison], unseen: Iterable[Unseen]
+) -> list[Finding]:
+    """Findings about scales, heads, implementations and what was not seen, in layer order."""
+    found = [one for layer in layers for one in (*_scale(layer), *_condensed([*_heads(subject, layer)]))]
     found += [_disagreement(comparison) for comparison in comparisons if not comparison.agree]
-    found += [_unseen(module) for module in unseen]
+    return found + [_unseen(module) for module in unseen]
+
+
+def gravest_first(found: Iterable[Finding]) -> tuple[Finding, ...]:
+    """Errors, then warnings, then notes, each in the order given."""
     order = get_args(Severity)
     return tuple(sorted(found, key=lambda finding: order.index(finding.severity)))
 
 
-Evidence = dict[str, float | str | None]
+def about_output(layers: tuple[Layer, ...], not_finite: NotFinite | None) -> Iterator[Finding]:
+    """A finding about the first output with NaN or Inf. There is none if a row of attention met NaN or Inf before it."""
+    if not_finite is None:
+        return
+    met = [layer.index for layer in layers if any(head.invalid for head in layer.head_stats)]
+    last = len(layers) - 1 if not_finite.capture is None else not_finite.capture
+    if met and met[0] <= last:
+        return
+    in_layer = not_finite.capture is not None and (not_finite.module or not layers[last].name)
+    where = OF_A_MODULE.format(name=not_finite.module or layers[last].name) if in_layer else OF_THE_MODEL
+    at = last if in_layer else None, None
+    yield finding("invalid-output", "error", at, {"module": not_finite.module, "weights": None}, where=where)
 
 
-def _finding(
+def naming_weights(found: list[Finding], not_finite: Callable[[], tuple[str, ...]]) -> list[Finding]:
+    """The findings, with the weights that are not finite named in the first one about NaN or Inf. Without such a finding
+    `not_finite` is not called."""
+    place = next((i for i, one in enumerate(found) if one.code in ("invalid-output", "invalid-values")), None)
+    names = () if place is None else not_finite()
+    if place is None or not names:
+        return found
+    first = found[place]
+    tensors = listed(names)
+    message = WITH_WEIGHTS.format(message=first.message, tensors=tensors)
+    named = replace(first, message=message, evidence=first.evidence | {"weights": tensors.en})
+    return [*found[:place], named, *found[place + 1 :]]
+
+
+def listed(names: Sequence[str]) -> Text:
+    """The first few names, and how many more there are."""
+    shown = ", ".join(name if len(name) <= LONGEST_NAME else f"{name[:LONGEST_NAME]}…" for name in names[:NAMES])
+    if len(names) <= NAMES:
+        return Text(shown, shown)
+    return Text("{shown} and {n} more", "{shown} 等 {all} 个").format(shown=shown, n=len(names) - NAMES, all=len(names))
+
+
+def finding(
     code: str, severity: Severity, at: tuple[int | None, int | None], evidence: Evidence, **words: object
 ) -> Finding:
     """A finding at a layer and head, with `words` for the places in its sentences."""
@@ -137,9 +229,9 @@ def _scale(layer: Layer) -> Iterator[Finding]:
         "likely": _likely(ratio, scale.declared, layer.head_dim),
         "source": scale.source,
     }
-    yield _finding(
+    yield finding(
         "scale-mismatch",
-        "warning" if scale.source == "convention" else "error",
+        "warning" if scale.source == CONVENTION else "error",
         (layer.index, None),
         evidence,
         name=layer.name,
@@ -170,7 +262,7 @@ def _heads(subject: Subject, layer: Layer) -> Iterator[Finding]:
         at = layer.index, head.head
         if head.invalid:
             evidence: Evidence = {"rows": float(head.invalid), "of": float(head.invalid + head.rows + head.empty)}
-            yield _finding("invalid-values", "error", at, evidence, name=layer.name, rows=head.invalid)
+            yield finding("invalid-values", "error", at, evidence, name=layer.name, rows=head.invalid)
         if head.max_logit is None:
             continue
         if head.max_logit > limits.DIVERGING.value:
@@ -181,18 +273,18 @@ def _heads(subject: Subject, layer: Layer) -> Iterator[Finding]:
             severity: Severity = "warning" if subject.dtype == "float16" else "note"
             evidence = {"max_logit": head.max_logit, "dtype": subject.dtype}
             words = {"name": layer.name, "logit": head.max_logit, "room": FLOAT16_MAX / head.max_logit}
-            yield _finding("half-precision-headroom", severity, at, evidence, **words)
+            yield finding("half-precision-headroom", severity, at, evidence, **words)
         if subject.at_initialisation and (head.logit_std or 0) > edge:
             evidence = {"logit_std": head.logit_std, "freezing": edge, "gate_p50": head.jacobian_trace.p50}
             words = {"name": layer.name, "sigma": head.logit_std, "n": layer.keys, "edge": edge}
-            yield _finding("frozen-at-init", "error", at, evidence, **words)
+            yield finding("frozen-at-init", "error", at, evidence, **words)
 
 
 def _large(layer: Layer, head: HeadStats, code: str, severity: Severity, limit: float) -> Finding:
     evidence: Evidence = {"max_logit": head.max_logit, "limit": limit, "logit_std": head.logit_std}
     gamma = limits.LARGE.value / (head.max_logit or 1.0)
     words = {"name": layer.name, "logit": head.max_logit, "limit": limit, "gamma": gamma}
-    return _finding(code, severity, (layer.index, head.head), evidence, **words)
+    return finding(code, severity, (layer.index, head.head), evidence, **words)
 
 
 def _condensed(found: list[Finding]) -> list[Finding]:
@@ -211,12 +303,12 @@ def _condensed(found: list[Finding]) -> list[Finding]:
 def _disagreement(comparison: Comparison) -> Finding:
     words = {name: getattr(comparison, name) for name in ("statistic", "difference", "tolerance")}
     a, b = comparison.implementations
-    return _finding("implementations-disagree", "error", (comparison.layer, None), words, a=a, b=b, **words)
+    return finding("implementations-disagree", "error", (comparison.layer, None), words, a=a, b=b, **words)
 
 
 def _unseen(module: Unseen) -> Finding:
     words = {"name": module.name, "module": module.module, "why": module.why}
-    return _finding("attention-not-seen", "warning", (None, None), {"module": module.module}, **words)
+    return finding("attention-not-seen", "warning", (None, None), {"module": module.module}, **words)
 
 
 def fraction(record: CheckRecord, state: str) -> float:

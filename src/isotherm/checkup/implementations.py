@@ -5,6 +5,8 @@ from contextlib import contextmanager
 
 from torch import nn
 
+from isotherm.checkup.layers import layers_of
+from isotherm.checkup.measure import Batch, look, measure
 from isotherm.checkup.thresholds import SAME_STATISTICS
 from isotherm.record import Comparison, HeadStats, Layer
 
@@ -15,9 +17,9 @@ HALF_PRECISION_ROOM = 5.0
 
 
 def compare_implementations(
-    model: nn.Module, present: tuple[Layer, ...], look: Callable[[], tuple[Layer, ...]]
+    model: nn.Module, batch: Batch, rows: int | None, present: tuple[Layer, ...]
 ) -> tuple[Comparison, ...]:
-    """Compare the model's present implementation with each other one. Models without a choice give no comparison."""
+    """Compare the present implementation, measured as `present`, with each other one. Models without a choice give none."""
     current = getattr(getattr(model, "config", None), "_attn_implementation", None)
     if not isinstance(current, str) or not present or not hasattr(model, "set_attn_implementation"):
         return ()
@@ -28,10 +30,15 @@ def compare_implementations(
         if other == current:
             continue
         with switched(model, other) as works:
-            layers = look() if works else ()
+            layers = _measured(model, batch, rows) if works else ()
         if layers:
             results.append(difference(present, layers, (current, other), tolerance))
     return tuple(results)
+
+
+def _measured(model: nn.Module, batch: Batch, rows: int | None) -> tuple[Layer, ...]:
+    captures = look(model, batch).captures
+    return layers_of(model, captures, [measure(capture, rows, batch) for capture in captures], untrained=False)
 
 
 @contextmanager

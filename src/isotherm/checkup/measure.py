@@ -3,13 +3,13 @@
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from isotherm.ops import Problem, statistics_at
-from isotherm.probe import Capture, probe
+from isotherm.probe import Capture, NotFinite, is_finite, probe
 from isotherm.record import Unseen
 from isotherm.stats import Moments, RowStats
 
@@ -17,13 +17,26 @@ Batch = Mapping[str, Any] | Sequence[Any] | Tensor
 """Keyword arguments for the model, positional ones, or one tensor."""
 
 
-def look(model: nn.Module, batch: Batch) -> tuple[list[Capture], list[Unseen], float]:
-    """Run one forward under the probe. Returns its captures, what it could not see, and the seconds it took."""
+class Look(NamedTuple):
+    """One forward under the probe: its captures, what the probe could not see, the first output that was not finite (None if
+    all were), and the seconds it took."""
+
+    captures: list[Capture]
+    unseen: list[Unseen]
+    not_finite: NotFinite | None
+    seconds: float
+
+
+def look(model: nn.Module, batch: Batch) -> Look:
+    """Run one forward under the probe."""
     with torch.random.fork_rng(), torch.no_grad(), probe(model) as seen:
         started = time.perf_counter()
-        call(model, batch)
+        output = call(model, batch)
         seconds = time.perf_counter() - started
-    return seen.captures, seen.unseen, seconds
+    not_finite = seen.not_finite
+    if not_finite is None and not is_finite(output):
+        not_finite = NotFinite("", None)
+    return Look(seen.captures, seen.unseen, not_finite, seconds)
 
 
 def call(model: nn.Module, batch: Batch) -> Any:

@@ -73,3 +73,4 @@ FREEZING = Text(
 )
 FINITE = Text("Any NaN or Inf is one too many.", "出现任何 NaN 或 Inf 都不应该。")
 SEEN = Text("What was not seen was not checked.", "没有看到的，就没有检查。")
+LOADED = Text("What was not loaded was not checked.", "没有加载的，就没有检查。")

@@ -11,7 +11,7 @@ from math import isfinite, prod
 from torch import Tensor
 
 from isotherm.checkup.measure import statistics
-from isotherm.errors import ArgumentError
+from isotherm.errors import ArgumentError, named
 from isotherm.language import Text
 from isotherm.ops import Problem
 from isotherm.probe import Capture
@@ -22,7 +22,8 @@ from isotherm.stats import RowStats
 
 def check_rules(rules: Sequence[str | Rule]) -> list[tuple[str, Rule]]:
     """Each rule with its name. Refuses a misspelt rule, and one that leaves no softmax rows to measure."""
-    parsed = [(str(rule), parse(rule) if isinstance(rule, str) else rule) for rule in rules]
+    with named(scale="what_if"):
+        parsed = [(str(rule), parse(rule) if isinstance(rule, str) else rule) for rule in rules]
     for text, rule in parsed:
         if not rule.has_softmax:
             raise ArgumentError("what_if", Text("rules with a softmax", "含有 softmax 的规则"), got=repr(text))

@@ -13,7 +13,7 @@ import click
 
 from isotherm.cli.command import as_json, command, debug, device, option
 from isotherm.cli.output import WROTE, print_json, progress_bar, say
-from isotherm.errors import ArgumentError, InputError, IsothermError
+from isotherm.errors import ArgumentError, InputError, IsothermError, named
 from isotherm.language import Text, current
 from isotherm.record import SCHEMA, CheckRecord, from_plain, to_plain
 
@@ -84,26 +84,31 @@ def _record(options: CheckOptions, spec: str | None) -> CheckRecord:
     """A record, read from an earlier report or made from a model."""
     if spec is not None and spec.endswith(".json") and not Path(spec).is_dir():
         return read_report(Path(spec))
-    from isotherm.checkup import check as check_model
     from isotherm.checkup.batch import make_batch, read_text
+    from isotherm.checkup.examine import examine
     from isotherm.checkup.load import Loading, load
+    from isotherm.checkup.subject import Source
+    from isotherm.checkup.what_if import check_rules
 
-    text = read_text(options.text)
+    rules = [rule.strip() for rule in options.what_if.split(",") if rule.strip()]
+    with named(what_if="--what-if"):
+        check_rules(rules)  # a misspelt rule is refused before the model is loaded
+    text = read_text(options.text, options.tokens)
     with _progress() as told:
         loaded = load(spec, Loading(options.from_config, options.trust_remote_code, options.device))
         batch = loaded.batch if loaded.batch is not None else make_batch(loaded, text, options.tokens)
-        report = check_model(
+        record, _ = examine(
             loaded.model,
             batch,
-            what_if=[rule.strip() for rule in options.what_if.split(",") if rule.strip()],
+            Source(loaded.name, loaded.origin, loaded.weights),
+            what_if=rules,
             compare=not options.one_implementation,
             context=options.context,
             rows=options.rows,
-            name=loaded.name,
-            origin=loaded.origin,
+            detail=True,
             progress=told,
         )
-    return report.record
+    return record
 
 
 @contextmanager

@@ -95,7 +95,7 @@ def gettext(
 ) -> None:
     """Gather, clean and write the pairs."""
     from isotherm.report.files import write_error
-    from isotherm.train.corpus import describe, gather, write
+    from isotherm.train.gettext_corpus import describe, gather, write
 
     if to and code and to != code:
         raise ArgumentError("--lang", ONE_CODE.format(to=to), got=code)

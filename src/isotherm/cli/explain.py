@@ -11,7 +11,7 @@ from isotherm.cli.output import WROTE, print_json, progress_bar, say
 from isotherm.errors import ArgumentError, InputError
 from isotherm.lab import claims as registry
 from isotherm.lab import recorded
-from isotherm.lab.runner import Listener, Order, Outcome, Scale
+from isotherm.lab.runner import ClaimOutcome, Listener, Order, Size
 from isotherm.lab.runner import run as run_orders
 from isotherm.language import Text, current
 from isotherm.record import to_plain
@@ -55,7 +55,7 @@ class ExplainOptions:
     records: tuple[str, ...]
     out: str | None
     as_json: bool
-    size: Scale
+    size: Size
     device: str
     jobs: int | None
     fresh: bool
@@ -119,7 +119,7 @@ def check_device(name: str) -> None:
         raise ArgumentError("--device", expected, got=repr(name)) from None
 
 
-def measure(options: ExplainOptions, names: tuple[str, ...]) -> tuple[Outcome, ...]:
+def measure(options: ExplainOptions, names: tuple[str, ...]) -> tuple[ClaimOutcome, ...]:
     """Run the claims. A terminal shows one progress bar for each claim that is running."""
     records = tuple(map(Path, options.records))
     orders = [
@@ -158,19 +158,19 @@ class Lines(Listener):
     def moved(self, claim: str, part: float) -> None:
         self.bars.update(self.running[claim], completed=part)
 
-    def finished(self, outcome: Outcome) -> None:
+    def finished(self, outcome: ClaimOutcome) -> None:
         if outcome.claim in self.running:
             self.bars.remove_task(self.running.pop(outcome.claim))
         self.done += outcome.timed is not None
         self.bars.advance(self.whole)
 
 
-def bind(options: ExplainOptions, outcomes: tuple[Outcome, ...]) -> Book:
+def bind(options: ExplainOptions, outcomes: tuple[ClaimOutcome, ...]) -> Book:
     """Sort the outcomes into chapters; claims that failed or could not run have lists of their own."""
     found = {outcome.claim: outcome.timed for outcome in outcomes if outcome.timed is not None}
     chapters = tuple(
         Chapter(it.id, it.title, it.lead, tuple(found[claim] for claim in it.claims if claim in found))
-        for it in registry.CHAPTERS
+        for it in registry.TOPICS
     )
     failed = tuple(Missing(it.claim, it.failure) for it in outcomes if it.failure is not None)
     skipped = tuple(Missing(it.claim, _needs(it.needs)) for it in outcomes if it.needs)
@@ -189,7 +189,7 @@ def _needs(names: tuple[str, ...]) -> Text:
     return NEEDS.format(names=", ".join(names), extra=extras)
 
 
-def tell(options: ExplainOptions, book: Book, outcomes: tuple[Outcome, ...], note: Text | None) -> None:
+def tell(options: ExplainOptions, book: Book, outcomes: tuple[ClaimOutcome, ...], note: Text | None) -> None:
     """Say what was skipped, failed, changed and written."""
     lines = [Text("{id}: {why}", "{id}：{why}").format(id=it.id, why=it.why) for it in book.skipped]
     for it in book.failed:
@@ -222,7 +222,7 @@ def show_list(names: tuple[str, ...], as_json: bool) -> None:
         print_json([to_plain(line) for line in lines.values()])
         return
     console = Console()
-    for chapter in registry.CHAPTERS:
+    for chapter in registry.TOPICS:
         shown = [lines[claim] for claim in chapter.claims if claim in lines]
         if shown:
             console.print(Styled(str(chapter.title), style="bold"))
@@ -259,6 +259,6 @@ def show_list(names: tuple[str, ...], as_json: bool) -> None:
 )
 @option("--fresh", Text("Measure again what is already kept.", "重新测量已保留的论断。"), is_flag=True)
 @debug
-def explain(claims: tuple[str, ...], size: Scale, former: Scale | None, **given: Any) -> int:
+def explain(claims: tuple[str, ...], size: Size, former: Size | None, **given: Any) -> int:
     """Test the claims. `former` is the value of --scale, which was the name of --size."""
     return run(ExplainOptions(claims, size=former or size, **given))

@@ -93,7 +93,7 @@ def run(options: SweepOptions) -> int:
 
 def prepare(spec: "Spec") -> None:
     """Read every corpus once, which leaves its token ids beside it."""
-    from isotherm.train.sweep.source import corpora_of
+    from isotherm.train.sweep.examples import corpora_of
 
     for (name, task, vocabulary), corpus in corpora_of(spec.trials, spec.root).items():
         said = Text("{name}, {task}: {tokens} tokens of {size}", "{name}，{task}：{tokens} 个词元，词表 {size}")

@@ -12,16 +12,16 @@ import click
 from isotherm.cli.command import as_json, command, option
 from isotherm.cli.output import print_json, say
 from isotherm.errors import IsothermError
-from isotherm.language import Text
+from isotherm.language import Text, current
 from isotherm.printable import printable
 
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
-    from isotherm.train.compare import Contestant
+    from isotherm.train.compare_rules import Contestant
     from isotherm.train.config import Config
-    from isotherm.train.loop import Outcome
+    from isotherm.train.loop import TrainingEnd
 
 ABOUT = Text(
     "Train a model as a TOML file describes it.\n\nThe run's folder holds metrics.jsonl, checkpoints, vocabulary and result."
@@ -105,7 +105,7 @@ class _Training:
 
     def compare_rules(self, config: "Config", rules: list[str]) -> int:
         """Train under each rule, then show the curves, the numbers and a few translations."""
-        from isotherm.train.compare import compare
+        from isotherm.train.compare_rules import compare
 
         comparison = compare(config, rules, self.folder, resume=self.resume)
         if comparison.stopped is not None:
@@ -123,7 +123,7 @@ class _Training:
         return 0
 
 
-def _stopped(outcome: "Outcome", again: str) -> int:
+def _stopped(outcome: "TrainingEnd", again: str) -> int:
     if _first():
         say(SAVED.format(step=outcome.step, again=again))
     return 128 + (outcome.stopped or 0)
@@ -136,8 +136,8 @@ def _first() -> bool:
 def _show_result(config: "Config", folder: Path, result: Any) -> None:
     from rich.console import Console
 
-    from isotherm.train.compare import LOSS
     from isotherm.train.config import PARALLEL
+    from isotherm.train.curves import LOSS
 
     console = Console(highlight=False, markup=False)
     console.print(str(Text("Run {path}", "训练 {path}").format(path=printable(str(folder)))))
@@ -160,11 +160,12 @@ def _show_result(config: "Config", folder: Path, result: Any) -> None:
 def _show_comparison(config: "Config", found: Sequence["Contestant"]) -> None:
     from rich.console import Console
 
-    from isotherm.train.compare import LOSS
-    from isotherm.train.curves import plot
+    from isotherm.report.draw import terminal
+    from isotherm.train.curves import figure
 
     console = Console(highlight=False, markup=False)
-    console.print(plot([one.curve for one in found], LOSS), soft_wrap=True)
+    for line in terminal.draw(figure([one.curve for one in found]), current(), min(console.width, 76)):
+        console.print(line, no_wrap=True)
     console.print()
     console.print(_table(config, found))
     _show_samples(console, [(one.rule, one.result) for one in found])

@@ -1,7 +1,7 @@
-"""Finished claims, kept between runs: the same code, scale and device would give the same record again.
+"""Results of finished claims, kept between runs.
 
-An entry is looked up by everything its numbers depend on. A claim's parameters and seed stand in its own file, so they are
-part of the code version, with every part of this package that the file imports, directly or through another.
+An entry's key holds everything its numbers depend on: the size, the device, the versions of packages, and a hash of the
+code, which is the claim's file (with its parameters and seed) and every file of this package that it reaches.
 """
 
 import ast
@@ -65,8 +65,8 @@ def code_version(module: str, records: Sequence[Path] = ()) -> str:
 
 
 def _reached(start: Path) -> set[Path]:
-    """Files of the lab one by one, since claims are many, each with the data in a folder of its name; other parts whole,
-    since they load their pieces by name."""
+    """The files that a file of the lab reaches by imports: of the lab itself one by one (a package with its data), of any
+    other part all files, since parts load their pieces by name."""
     seen: set[Path] = set()
     waiting = [start]
     while waiting:
@@ -94,8 +94,9 @@ def _imports(path: Path) -> frozenset[str]:
 def _files(module: str) -> tuple[Path, ...]:
     part, *rest = module.split(".")[1:]
     if part == "lab":
-        file = _SOURCE.joinpath(part, *rest or ["__init__"]).with_suffix(".py")
-        return (file, *_inside(file.with_suffix(""))) if file.exists() else ()
+        home = _SOURCE.joinpath(part, *rest or ["__init__"])
+        file = home.with_suffix(".py")
+        return (file,) if file.exists() else tuple(_inside(home))
     return (*_inside(_SOURCE / part), *_SOURCE.glob(f"{part}.py"))
 
 
@@ -105,25 +106,25 @@ def _inside(folder: Path) -> list[Path]:
 
 @dataclass(frozen=True)
 class Entry:
-    """One place in the cache: a claim at a scale, on a device, from one version of the code."""
+    """One place in the cache: a claim at a size, on a device, from one version of the code."""
 
     claim: str
-    scale: str
+    size: str
     device: str
     code: str
 
     @property
     def path(self) -> Path:
-        """The file that holds it, or will."""
-        told = json.dumps([SCHEMA, self.claim, self.scale, self.device, self.code, versions()])
+        """The entry's file, which may not exist yet."""
+        told = json.dumps([SCHEMA, self.claim, self.size, self.device, self.code, versions()])
         return folder() / f"{self._stem}{sha256(told.encode()).hexdigest()[:16]}.json"
 
     @property
     def _stem(self) -> str:
-        return f"{self.claim}.{self.scale}.{re.sub(r'[^a-z0-9]', '-', self.device)}."
+        return f"{self.claim}.{self.size}.{re.sub(r'[^a-z0-9]', '-', self.device)}."
 
     def read(self) -> Timed | None:
-        """What is kept; None when there is nothing, or nothing whole."""
+        """The stored result, or None if there is none or it is damaged."""
         try:
             head, body = self.path.read_text(encoding="utf-8").split("\n", 1)
             if head != _seal(body):
@@ -134,7 +135,7 @@ class Entry:
         return timed if timed.record.id == self.claim else None
 
     def write(self, timed: Timed) -> None:
-        """Keep it, whole or not at all, in place of what older code left. A cache that cannot be written is none."""
+        """Write the entry atomically and delete those of older code. A cache folder that cannot be written is ignored."""
         body = json.dumps(to_plain(timed), ensure_ascii=False, allow_nan=False)
         target = self.path
         temporary: Path | None = None
@@ -154,5 +155,5 @@ class Entry:
 
 
 def _seal(body: str) -> str:
-    """The first line of an entry; one that was cut or changed does not match it."""
+    """The first line of an entry: a hash of the rest, which shows whether the file was cut or changed."""
     return f"{SCHEMA} {sha256(body.encode()).hexdigest()}"

@@ -11,11 +11,13 @@ from pathlib import Path
 from typing import Any
 
 from isotherm.lab.claim import Setting
+from isotherm.lab.figures import D_K, figure
 from isotherm.lab.interval import effect_size, interval, line_over_seeds, over_seeds
+from isotherm.lab.numerals import signed
 from isotherm.lab.recorded import Tuned, given, loss_of, sweeps, tuned
 from isotherm.language import Text
 from isotherm.record import Figure, Line, Measured
-from isotherm.record.sweep import Outcome, Trial
+from isotherm.record.sweep import Trial, TrialOutcome
 from isotherm.theory import BRITZ_2017
 from isotherm.train.sweep import run_trials
 
@@ -47,13 +49,8 @@ def hold(setting: Setting, scores: Sequence[str], starts: Sequence[str]) -> dict
         for lr in setting["lrs"]
         for seed in range(setting["seeds"])
     ]
-    total, done = len(trials) * setting["steps"], [0]
-
-    def tick(steps: int) -> None:
-        done[0] += steps
-        setting.progress(done[0] / total)
-
-    outcomes = run_trials(trials, device=setting.device, progress=tick)
+    count = setting.counter(len(trials) * setting["steps"])
+    outcomes = run_trials(trials, device=setting.device, progress=count)
     by_trial = {outcome.trial: outcome for outcome in outcomes}
     entries = {}
     for best in tuned(outcomes):
@@ -63,7 +60,7 @@ def hold(setting: Setting, scores: Sequence[str], starts: Sequence[str]) -> dict
     return entries
 
 
-def _entry(outcomes: list[Outcome]) -> Entry:
+def _entry(outcomes: list[TrialOutcome]) -> Entry:
     first, last = ([outcome.temperatures[i] for outcome in outcomes] for i in (0, -1))
     return Entry(
         tuple(map(loss_of, outcomes)),
@@ -73,7 +70,7 @@ def _entry(outcomes: list[Outcome]) -> Entry:
 
 
 def _gain(start: str, width: int, d: int) -> float:
-    """On Xavier's W, whose variance is 2/(width + d): nothing, or what brings its outputs to unit variance."""
+    """The factor on Xavier's W, whose variance is 2/(width + d): 1, or the one that gives its outputs unit variance."""
     return 1.0 if start == "xavier" else STATE * sqrt((width + d) / (2 * width))
 
 
@@ -90,7 +87,7 @@ def lead(entries: dict[Key, Entry], behind: Key, ahead: Key) -> list[float]:
 
 
 def size(entries: dict[Key, Entry], behind: Key, ahead: Key) -> Measured:
-    """Cohen's d of that lead."""
+    """Cohen's d between two entries' losses."""
     names = {"behind": NAMES[behind[0]], "ahead": NAMES[ahead[0]], "d": behind[1], "start": NAMES[behind[2]]}
     name = Text(
         "Cohen's d, {behind} against {ahead}, d_k = {d}, {start}", "Cohen's d：{behind}对{ahead}，d_k = {d}，{start}"
@@ -98,10 +95,20 @@ def size(entries: dict[Key, Entry], behind: Key, ahead: Key) -> Measured:
     return Measured(name, effect_size(entries[behind].losses, entries[ahead].losses))
 
 
+def numbers(entries: dict[Key, Entry], key: Key, expected: float | None, start: Text) -> list[Measured]:
+    """One entry's loss, its logit spread at the start beside the `expected` one, and its gate after training."""
+    entry, named = entries[key], {"score": NAMES[key[0]], "d": key[1], "start": start}
+    return [
+        over_seeds(LOSS.format(**named), entry.losses),
+        over_seeds(SPREAD.format(**named), entry.spread, predicted=expected),
+        Measured(GATE.format(**named), sorted(entry.gate)[len(entry.gate) // 2]),
+    ]
+
+
 def curves(name: str, entries: dict[Key, Entry], dimensions: Sequence[int], start: str) -> Figure:
     """Held-out loss over d_k for each score, from one start; `name` tells one claim's figures from another's."""
     scores = list(dict.fromkeys(score for score, _, at in entries if at == start))
-    lines = tuple(
+    lines = (
         line_over_seeds(NAMES[score], dimensions, [entries[score, d, start].losses for d in dimensions])
         for score in scores
     )
@@ -109,8 +116,8 @@ def curves(name: str, entries: dict[Key, Entry], dimensions: Sequence[int], star
         "Held-out loss after training, 95 % intervals over seeds; lower is better. Start: {start}.",
         "训练后的留出损失，按种子的 95 % 区间；越低越好。起点：{start}。",
     ).format(start=NAMES[start])
-    x, y = Text("d_k (dimensions)", "d_k（维）"), Text("held-out loss (nats per word)", "留出损失（nat/词）")
-    return Figure(f"{name}-loss-{start}", caption, x, y, lines, x_log=True)
+    x, y = D_K, Text("held-out loss (nats per word)", "留出损失（nat/词）")
+    return figure(f"{name}-loss-{start}", caption, x, y, lines, log="x")
 
 
 def britz(name: str) -> Figure:
@@ -130,13 +137,12 @@ def britz(name: str) -> Figure:
         )
     caption = Text(
         "What Britz et al. (2017) measured on WMT'15 English–German: the unscaled dot product keeps up to 512 "
-        "dimensions and falls "
-        "at 1024. One initialisation, one learning rate.",
+        "dimensions and falls at 1024. One initialisation, one learning rate.",
         "Britz 等（2017）在 WMT'15 英德翻译上的测量：未缩放的点积到 512 维还跟得上，1024 维时下降。只用了一种初始化和一"
         "个学习率。",
     )
     x, y = Text("attention dimensions", "注意力维度"), Text("BLEU", "BLEU")
-    return Figure(f"{name}-britz-2017", caption, x, y, tuple(lines), x_log=True)
+    return figure(f"{name}-britz-2017", caption, x, y, lines, log="x")
 
 
 def large_runs(scores: Sequence[str], records: Sequence[Path] = ()) -> list[tuple[Text, list[Tuned]]]:
@@ -157,25 +163,37 @@ def large_runs(scores: Sequence[str], records: Sequence[Path] = ()) -> list[tupl
     return found
 
 
+def recorded(
+    name: str, scores: Sequence[str], records: Sequence[Path], ahead: str, *behind: str
+) -> tuple[list[Measured], list[Figure], tuple[Text, ...]]:
+    """What recorded sweeps say of one score against others: its leads, a figure of each sweep, and in a sentence each the
+    lead over the first of the others at the largest d_k."""
+    runs = large_runs(scores, records)
+    leads = [lead for title, found in runs for rival in behind for lead in recorded_leads(title, found, rival, ahead)]
+    figures = [recorded_figure(name, title, found, i) for i, (title, found) in enumerate(runs)]
+    ends = tuple(end for title, found in runs for end in recorded_ends(title, found, behind[0], ahead))
+    return leads, figures, ends
+
+
 def recorded_leads(title: Text, settings: Sequence[Tuned], behind: str, ahead: str) -> list[Measured]:
     """By how much one score leads another in a recorded sweep, at each d_k and start both were trained at."""
-    found = []
-    for trial, gaps in _gaps(settings, behind, ahead):
-        names = {"behind": NAMES[behind], "ahead": NAMES[ahead], "d": trial.d, "start": _start_of(trial)}
-        found.append(over_seeds(RECORDED.format(title=title, **names), gaps))
-    return found
+    names = {"title": title, "behind": NAMES[behind], "ahead": NAMES[ahead]}
+    return [
+        over_seeds(RECORDED.format(d=trial.d, start=_start_of(trial), **names), gaps)
+        for trial, gaps in _gaps(settings, behind, ahead)
+    ]
 
 
 def recorded_ends(title: Text, settings: Sequence[Tuned], behind: str, ahead: str) -> list[Text]:
     """The same in a sentence, at the largest d_k alone."""
     gaps = _gaps(settings, behind, ahead)
     largest = max((trial.d for trial, _ in gaps), default=0)
-    found = []
-    for trial, values in gaps:
-        if trial.d == largest:
-            names = {"behind": NAMES[behind], "ahead": NAMES[ahead], "d": largest, "start": _start_of(trial)}
-            found.append(AT_LARGEST.format(title=title, lead=_signed(interval(values).mean), **names))
-    return found
+    names = {"title": title, "behind": NAMES[behind], "ahead": NAMES[ahead], "d": largest}
+    return [
+        AT_LARGEST.format(lead=signed(interval(values).mean), start=_start_of(trial), **names)
+        for trial, values in gaps
+        if trial.d == largest
+    ]
 
 
 def _gaps(settings: Sequence[Tuned], behind: str, ahead: str) -> list[tuple[Trial, list[float]]]:
@@ -204,7 +222,7 @@ def recorded_figure(name: str, title: Text, settings: Sequence[Tuned], number: i
         points = sorted(by_d.items())
         called = NAMES[score] if len(starts) == 1 else both
         lines.append(line_over_seeds(called, [d for d, _ in points], [losses for _, losses in points]))
-    x, y = Text("d_k (dimensions)", "d_k（维）"), Text("held-out loss (nats per token)", "留出损失（nat/词元）")
+    x, y = D_K, Text("held-out loss (nats per token)", "留出损失（nat/词元）")
     return Figure(
         f"{name}-recorded-{number}", _caption(title, settings), x, y, tuple(lines), x_log=True, y_log=_decades(lines)
     )
@@ -226,14 +244,9 @@ def _caption(title: Text, settings: Sequence[Tuned]) -> Text:
 
 
 def _lag(score: str, gaps: Sequence[tuple[Trial, list[float]]]) -> Text:
-    places, lags = zip(*((str(trial.d), _signed(interval(values).mean)) for trial, values in gaps), strict=True)
+    places, lags = zip(*((str(trial.d), signed(interval(values).mean)) for trial, values in gaps), strict=True)
     d, values = (Text(", ".join(each), "、".join(each)) for each in (places, lags))
     return LAG.format(score=NAMES[score], d=d, values=values)
-
-
-def _signed(value: float) -> str:
-    said = f"{value:+.2f}"
-    return "0.00" if said[1:] == "0.00" else said.replace("-", "−")
 
 
 def _decades(lines: Sequence[Line]) -> bool:
@@ -271,6 +284,11 @@ FULL: Mapping[str, Any] = {
     "seeds": 8,
 }
 """The sizes both contests are held at."""
+LOSS = Text("held-out loss, {score}, d_k = {d}{start} (nats a word)", "留出损失，{score}，d_k = {d}{start}（nat/词）")
+SPREAD = Text(
+    "logit spread at the start, {score}, d_k = {d}{start}", "开始时 logit 的标准差，{score}，d_k = {d}{start}"
+)
+GATE = Text("median gate after training, {score}, d_k = {d}{start}", "训练后闸门的中位数，{score}，d_k = {d}{start}")
 RECORDED = Text(
     "recorded «{title}»: nats by which {ahead} leads {behind}, d_k = {d}, {start}",
     "已记录的「{title}」：{ahead}领先{behind}的 nat 数，d_k = {d}，{start}",

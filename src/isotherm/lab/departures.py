@@ -20,7 +20,7 @@ class Departure:
 
     name: Text
     draw: Pairs
-    moments: Callable[[int], theory.Moments]
+    moments: Callable[[int], theory.DotProductMoments]
     document: Callable[[int], float] = float
 
 
@@ -34,7 +34,7 @@ def _offset(shape: tuple[int, ...], generator: torch.Generator) -> tuple[Tensor,
 
 
 def _shared(shape: tuple[int, ...], generator: torch.Generator) -> tuple[Tensor, Tensor]:
-    """Components of each vector that move together, by a part common to all of them."""
+    """Vectors whose components are correlated with one another through a common part."""
 
     def one() -> Tensor:
         common = normal((*shape[:-1], 1), generator)
@@ -67,16 +67,16 @@ DEPARTURES = (
     Departure(
         Text("components of each vector correlated, r = ½", "每个向量内部分量相关，r = ½"),
         _shared,
-        lambda d: theory.Moments(0.0, d + d * (d - 1) * SHARED**2),
+        lambda d: theory.DotProductMoments(0.0, d + d * (d - 1) * SHARED**2),
     ),
     Departure(
         Text("both after LayerNorm", "两者都经过 LayerNorm"),
         _normalised(scale.QKNorm(kind="layer", eps=1e-12)),
-        lambda d: theory.Moments(0.0, d * d / (d - 1)),
+        lambda d: theory.DotProductMoments(0.0, d * d / (d - 1)),
     ),
     Departure(
         Text("both after RMSNorm", "两者都经过 RMSNorm"),
         _normalised(scale.QKNorm(kind="rms", eps=1e-12)),
-        lambda d: theory.Moments(0.0, float(d)),
+        lambda d: theory.DotProductMoments(0.0, float(d)),
     ),
 )

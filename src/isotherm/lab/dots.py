@@ -4,26 +4,32 @@ A block of b queries and b keys gives b² dot products for the price of 2b vecto
 independent; blocks are, and every interval is taken over blocks.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from math import pi, sqrt
 
 import torch
 from torch import Tensor
 
-from isotherm import scale
+from isotherm import ops, scale
 from isotherm.lab.claim import Setting
 from isotherm.language import Text
+from isotherm.stats import RowStats
 
 FREEDOM = 5
 """Degrees of freedom of the heavy-tailed components: fourth moments are finite, sixth are not."""
 AT_ONCE = 1 << 20
-"""Components, or dot products, held together: 8 MiB of float64."""
+"""Largest number of components, or dot products, held in memory at a time: 8 MiB of float64."""
 
 
 def normal(shape: tuple[int, ...], generator: torch.Generator) -> Tensor:
     """Standard normal."""
     return torch.randn(shape, generator=generator, dtype=torch.float64)
+
+
+def normals(generators: Sequence[torch.Generator], *shape: int) -> Tensor:
+    """Standard normal, [seeds, *shape]: each seed from its own generator."""
+    return torch.stack([normal(shape, generator) for generator in generators])
 
 
 def uniform(shape: tuple[int, ...], generator: torch.Generator) -> Tensor:
@@ -63,16 +69,28 @@ DISTRIBUTIONS = (
 )
 
 
+def multiplier(rule: scale.Rule, d: int, n: int) -> float:
+    """The number by which a rule multiplies q·k."""
+    value = scale.value(rule, d, n)
+    assert value is not None
+    return value
+
+
 def logits(q: Tensor, k: Tensor, rule: scale.Rule) -> Tensor:
     """scale·q·k for q [..., b, d] and k [..., n, d], as the rule scales it."""
-    multiplier = scale.value(rule, q.shape[-1], k.shape[-2])
-    assert multiplier is not None
-    return multiplier * (q @ k.mT)
+    return multiplier(rule, q.shape[-1], k.shape[-2]) * (q @ k.mT)
+
+
+def row_stats(q: Tensor, k: Tensor, rule: scale.Rule) -> RowStats:
+    """Statistics of the rows of q [B, H, T, d] over k [B, H, n, d], in tiles: no T × n matrix is held."""
+    stats = ops.attention(q, k, k[..., :1], scale=rule, stats=True).stats
+    assert stats is not None
+    return stats
 
 
 @dataclass(frozen=True)
 class Plan:
-    """How many blocks of b queries and b keys to draw at a dimension, for about so many components on each side."""
+    """How many blocks of b queries and b keys to draw at dimension d, given the number of components to draw in all."""
 
     d: int
     components: int
@@ -81,7 +99,7 @@ class Plan:
 
     @property
     def block(self) -> int:
-        """Queries, and keys, in a block: few where d is small, so that the dot products do not outnumber the components."""
+        """Number of queries, and of keys, in a block; smaller at small d, where b² dot products would outnumber components."""
         return min(16 * self.d, self.largest)
 
     @property
@@ -100,7 +118,7 @@ Pairs = Callable[[tuple[int, ...], torch.Generator], tuple[Tensor, Tensor]]
 
 
 def independent(draw: Draw) -> Pairs:
-    """q and k drawn alike and apart."""
+    """q and k drawn independently from one distribution."""
     return lambda shape, generator: (draw(shape, generator), draw(shape, generator))
 
 
@@ -113,7 +131,7 @@ class DotMoments:
 
     @property
     def variance(self) -> list[float]:
-        """Each group's variance about the mean of all groups; lists, for the intervals."""
+        """Each group's variance about the mean of all groups."""
         return (self.square - self.mean.mean().square()).tolist()
 
 

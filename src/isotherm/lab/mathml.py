@@ -32,11 +32,6 @@ def mo(sign: str) -> str:
     return f"<mo>{escape(sign, quote=False)}</mo>"
 
 
-def words(sentence: str) -> str:
-    """Words inside a formula, with the spaces around them kept."""
-    return f"<mtext>{escape(sentence, quote=False)}</mtext>"
-
-
 def row(*parts: str) -> str:
     """Parts side by side, as one.
 
@@ -55,13 +50,13 @@ def row(*parts: str) -> str:
 def frac(above: str, below: str) -> str:
     """A fraction.
 
-    >>> frac("1", sqrt("d"))
+    >>> frac("1", root("d"))
     '<mfrac><mn>1</mn><msqrt><mi>d</mi></msqrt></mfrac>'
     """
     return f"<mfrac>{row(above)}{row(below)}</mfrac>"
 
 
-def sqrt(inside: str) -> str:
+def root(inside: str) -> str:
     """A square root."""
     return f"<msqrt>{row(inside)}</msqrt>"
 
@@ -89,7 +84,7 @@ def bracket(*parts: str, left: str = "(", right: str = ")") -> str:
 
 
 def equation(*sides: str, sign: str = "=") -> str:
-    """Sides joined by a sign: `equation("σ", sqrt("d"))`."""
+    """Sides joined by a sign: `equation("σ", root("d"))`."""
     joined = [row(sides[0])]
     for side in sides[1:]:
         joined += [mo(sign), row(side)]
@@ -101,7 +96,7 @@ def _is_mathml(part: str) -> bool:
 
 
 def _needs_gap(before: str, after: str) -> bool:
-    """Browsers set «ln» without a gap to its neighbours; signs bring their own."""
+    """Whether a thin space is needed: browsers set «ln» without one, and operators bring their own."""
     named = _FUNCTION.fullmatch(before) or _FUNCTION.fullmatch(after)
     return bool(named) and not before.startswith("<mo>") and not after.startswith("<mo>")
 

@@ -28,3 +28,13 @@ def percent(share: float, digits: int = 1) -> str:
     ('95.1 %', '100 %')
     """
     return f"{100 * share:.{digits}f} %"
+
+
+def signed(value: float) -> str:
+    """Two decimals after a sign; zero has none.
+
+    >>> signed(0.254), signed(-1.5), signed(0.001)
+    ('+0.25', '−1.50', '0.00')
+    """
+    said = f"{value:+.2f}"
+    return "0.00" if said[1:] == "0.00" else said.replace("-", "−")

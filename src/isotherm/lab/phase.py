@@ -12,7 +12,7 @@ from torch import Tensor
 
 from isotherm import scale
 from isotherm.lab.claim import Setting
-from isotherm.lab.dots import logits, normal
+from isotherm.lab.dots import logits, multiplier, normal
 from isotherm.stats import RowStats
 
 TILE = 1 << 20
@@ -63,7 +63,7 @@ def rows_over(setting: Setting, n: int, points: Sequence[Point], rules: Mapping[
     """Rows over n keys at every point, `setting["rows"][n]` of them."""
     count = setting["rows"][n]
     radius = {d: normal((count, d), setting.generator(n, d)).norm(dim=-1) for d in {d for _, d in points}}
-    sigma = {(name, d): (_multiplier(rules[name], d, n) * radius[d]).to(setting.device) for name, d in points}
+    sigma = {(name, d): (multiplier(rules[name], d, n) * radius[d]).to(setting.device) for name, d in points}
     found = {point: RowStats.none((count,), sigma[point].device) for point in points}
     generator = setting.generator(n)
     width = max(1, TILE // count)
@@ -79,10 +79,4 @@ def dot_rows(setting: Setting, n: int, d: int, rule: scale.Rule, seed: int) -> R
     """Rows of real dot products of `setting["queries"]` queries with the same n keys."""
     generator = setting.generator(n, d, seed)
     q, k = normal((setting["queries"], d), generator), normal((n, d), generator)
-    return Rows(RowStats.from_logits(logits(q, k, rule)), _multiplier(rule, d, n) * q.norm(dim=-1))
-
-
-def _multiplier(rule: scale.Rule, d: int, n: int) -> float:
-    multiplier = scale.value(rule, d, n)
-    assert multiplier is not None
-    return multiplier
+    return Rows(RowStats.from_logits(logits(q, k, rule)), multiplier(rule, d, n) * q.norm(dim=-1))

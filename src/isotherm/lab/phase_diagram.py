@@ -6,11 +6,11 @@ from torch import Tensor
 
 from isotherm import theory
 from isotherm.lab.claim import Setting
-from isotherm.lab.interval import line_over_seeds
+from isotherm.lab.figures import figure, predicted
+from isotherm.lab.interval import groups, line_over_seeds
 from isotherm.lab.phase import Point, Rows, rules
-from isotherm.lab.quantile import groups
 from isotherm.language import Text
-from isotherm.record import Figure, Heatmap, Line
+from isotherm.record import Figure, Heatmap
 
 Grid = dict[int, dict[Point, Rows]]
 """Rows by number of keys, then by rule and dimension."""
@@ -33,91 +33,61 @@ def _means(grid: Grid, name: str, d: int, statistic: str) -> list[float]:
 def heatmaps(grid: Grid, setting: Setting) -> list[Heatmap]:
     """Gate and entropy under each rule; the predicted boundary where there is one."""
     lengths = setting["lengths"]
-    edge = [
-        (theory.freezing_dimension(n), float(n))
-        for n in lengths
-        if theory.freezing_dimension(n) >= setting["dimensions"][0]
-    ]
-    edge_line = Line(
-        Text("d = 2 ln n", "d = 2 ln n"), tuple(x for x, _ in edge), tuple(y for _, y in edge), source="predicted"
-    )
+    edge = {theory.freezing_dimension(n): float(n) for n in lengths}
+    inside = [d for d in edge if d >= setting["dimensions"][0]]
+    edge_line = predicted(Text("d = 2 ln n", "d = 2 ln n"), inside, lambda d: edge[d])
     maps = []
     for statistic, value in VALUES.items():
         for name in rules():
             dimensions = setting["dimensions"] if name == "none" else setting["dimensions"][::2]
-            columns = [_means(grid, name, d, statistic) for d in dimensions]
-            maps.append(
-                Heatmap(
-                    f"freezing-{statistic}-{IDS[name]}",
-                    CAPTIONS[statistic, name],
-                    D,
-                    N,
-                    value,
-                    tuple(map(float, dimensions)),
-                    tuple(map(float, lengths)),
-                    tuple(tuple(column[i] for column in columns) for i in range(len(lengths))),
-                    edge_line if name == "none" else None,
-                )
-            )
+            xs, ys = (tuple(map(float, values)) for values in (dimensions, lengths))
+            rows = zip(*(_means(grid, name, d, statistic) for d in dimensions), strict=True)
+            edges = edge_line if name == "none" else None
+            caption = CAPTIONS[statistic, name]
+            maps.append(Heatmap(f"freezing-{statistic}-{IDS[name]}", caption, D, N, value, xs, ys, tuple(rows), edges))
     return maps
 
 
 def collapse(grid: Grid, setting: Setting) -> Figure:
-    """All n on one curve: the attended logit climbs with σ until the largest key stops it."""
+    """The attended logit against σ, both scaled by σ_c, so that the curves of all n fall together."""
     lines = []
     for n in setting["lengths"][2:]:
         critical = theory.freezing_threshold(n)
         values = [[value / critical for value in spread(grid[n]["none", d].reach)] for d in setting["dimensions"]]
         sigma = [sqrt(d) / critical for d in setting["dimensions"]]
         lines.append(line_over_seeds(Text("n = {n}", "n = {n}").format(n=n), sigma, values))
-    grid_x = tuple(10 ** (i / 20) for i in range(-16, 31))
-    limit = tuple(min(x, 1.0) for x in grid_x)
-    lines.append(Line(Text("limit of large n", "n 很大时的极限"), grid_x, limit, source="predicted"))
-    x, y = (
-        Text("σ/√(2 ln n), σ = √d", "σ/√(2 ln n)，σ = √d"),
-        Text("attended logit ⟨s⟩/(σ√(2 ln n))", "被关注的 logit ⟨s⟩/(σ√(2 ln n))"),
-    )
-    return Figure("freezing-collapse", COLLAPSE, x, y, tuple(lines), x_log=True)
+    grid_x = [10 ** (i / 20) for i in range(-16, 31)]
+    lines.append(predicted(Text("limit of large n", "n 很大时的极限"), grid_x, lambda x: min(x, 1.0)))
+    y = Text("attended logit ⟨s⟩/(σ√(2 ln n))", "被关注的 logit ⟨s⟩/(σ√(2 ln n))")
+    x = Text("σ/√(2 ln n), σ = √d", "σ/√(2 ln n)，σ = √d")
+    return figure("freezing-collapse", COLLAPSE, x, y, lines, log="x")
 
 
 def boundary(frozen_at: dict[int, list[float]]) -> Figure:
     """Where rows freeze, measured and predicted."""
-    x = tuple(map(float, frozen_at))
+    lengths, squares = list(frozen_at), [[value**2 for value in values] for values in frozen_at.values()]
+    expected = Text("square of the expected largest of n normals", "n 个正态数最大值期望的平方")
     lines = (
-        line_over_seeds(
-            Text("measured, σ*²", "实测 σ*²"), x, [[value**2 for value in values] for values in frozen_at.values()]
-        ),
-        Line(
-            Text("square of the expected largest of n normals", "n 个正态数最大值期望的平方"),
-            x,
-            tuple(largest(n) ** 2 for n in frozen_at),
-            source="predicted",
-        ),
-        Line(Text("2 ln n", "2 ln n"), x, tuple(2 * log(n) for n in frozen_at), source="predicted"),
+        line_over_seeds(Text("measured, σ*²", "实测 σ*²"), lengths, squares),
+        predicted(expected, lengths, lambda n: largest(n) ** 2),
+        predicted(Text("2 ln n", "2 ln n"), lengths, lambda n: 2 * log(n)),
     )
-    return Figure(
-        "freezing-boundary",
-        BOUNDARY,
-        N,
-        Text("d at which unscaled attention freezes (dimensions)", "未缩放注意力冻结时的 d（维）"),
-        lines,
-        x_log=True,
-    )
+    y_label = Text("d at which unscaled attention freezes (dimensions)", "未缩放注意力冻结时的 d（维）")
+    return figure("freezing-boundary", BOUNDARY, N, y_label, lines, log="x")
 
 
 def cut(grid: Grid, setting: Setting) -> Figure:
-    """One row of the diagram, with the exact expectation and the limit."""
+    """The gate over d at one n, with the exact expectation and the limit."""
     n, lines = setting["shown"], []
     for name in rules():
         dimensions = setting["dimensions"] if name == "none" else setting["dimensions"][::2]
         lines.append(line_over_seeds(NAMES[name], dimensions, [spread(grid[n][name, d].gate) for d in dimensions]))
-    x = tuple(map(float, setting["dimensions"]))
-    exact = tuple(theory.gaussian_attention(n, d, 1.0).jacobian_trace for d in setting["dimensions"])
-    limit = tuple(theory.asymptotic_jacobian_trace(n, sqrt(d)) for d in setting["dimensions"])
-    lines.append(Line(Text("no scale: exact expectation", "不缩放：精确期望"), x, exact, source="predicted"))
-    lines.append(Line(Text("no scale: limit of large n", "不缩放：n 很大时的极限"), x, limit, source="predicted"))
-    y = Text("mean gate 1 − Σp²", "闸门 1 − Σp² 的均值")
-    return Figure("freezing-cut", CUT.format(n=n), D, y, tuple(lines), x_log=True, y_log=True)
+    dimensions = setting["dimensions"]
+    exact = [theory.gaussian_attention(n, d, 1.0).jacobian_trace for d in dimensions]
+    limit = [theory.asymptotic_jacobian_trace(n, sqrt(d)) for d in dimensions]
+    lines.append(predicted(Text("no scale: exact expectation", "不缩放：精确期望"), dimensions, exact))
+    lines.append(predicted(Text("no scale: limit of large n", "不缩放：n 很大时的极限"), dimensions, limit))
+    return figure("freezing-cut", CUT.format(n=n), D, VALUES["gate"], lines, log="xy")
 
 
 IDS = {"none": "none", "1/√d": "sqrt", "1/d": "d", "log n": "logn"}

@@ -4,11 +4,11 @@ import torch
 from torch import Tensor, nn
 
 from isotherm.models import Attention, Shape
-from isotherm.models.layers import Layer, Stack
+from isotherm.models.layers import Stack, TransformerLayer
 
 
 @torch.no_grad()
-def torch_layer(ours: Layer, shape: Shape, *, activation: str = "relu", eps: float = 1e-5) -> nn.Module:
+def torch_layer(ours: TransformerLayer, shape: Shape, *, activation: str = "relu", eps: float = 1e-5) -> nn.Module:
     """A TransformerEncoderLayer, or a TransformerDecoderLayer for a layer with cross-attention, that computes the same.
 
     In training mode, where PyTorch runs its plain formulas; there is no dropout in it.
@@ -43,7 +43,7 @@ def torch_layer(ours: Layer, shape: Shape, *, activation: str = "relu", eps: flo
 def encode(stack: Stack, shape: Shape, x: Tensor, padding: Tensor, **kind: str | float) -> Tensor:
     """x [B, T, W] through PyTorch's encoder layers; `padding` [B, T] is True where there is no word."""
     for layer in stack.layers:
-        assert isinstance(layer, Layer)
+        assert isinstance(layer, TransformerLayer)
         x = torch_layer(layer, shape, **kind)(x, src_key_padding_mask=padding)  # type: ignore[arg-type]
     return stack.norm(x)
 
@@ -52,7 +52,7 @@ def decode(stack: Stack, shape: Shape, x: Tensor, memory: Tensor, padding: Tenso
     """x [B, T, W] through PyTorch's decoder layers, looking at memory [B, S, W] where there is no padding [B, S]."""
     later = nn.Transformer.generate_square_subsequent_mask(x.shape[1], dtype=x.dtype)
     for layer in stack.layers:
-        assert isinstance(layer, Layer)
+        assert isinstance(layer, TransformerLayer)
         x = torch_layer(layer, shape)(x, memory, tgt_mask=later, memory_key_padding_mask=padding)
     return stack.norm(x)
 

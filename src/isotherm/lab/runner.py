@@ -1,8 +1,8 @@
-"""Runs claims side by side, each in a process of its own kind: one thread, its own random numbers, its own failures.
+"""Runs claims in worker processes, each with one thread.
 
-The parent hands out one claim at a time and keeps each record the moment it is finished, so that a run that is interrupted
-goes on where it stopped. A worker that dies takes only its claim with it. Nothing here needs torch but the workers, so a
-run whose records are all kept already is over in a moment.
+The parent hands out one claim at a time and keeps each record as soon as it is finished, so an interrupted run can go on
+where it stopped. A worker that dies fails only its own claim. Only workers import torch, so a run whose records are all
+kept returns at once.
 """
 
 import json
@@ -28,25 +28,25 @@ from isotherm.lab.cache import Entry, code_version, versions
 from isotherm.language import Text
 from isotherm.record import Timed, from_plain, to_plain
 
-Scale = Literal["quick", "full"]
+Size = Literal["quick", "full"]
 DIED = Text("its process ended with code {code} before it had answered", "其进程未作答就以代码 {code} 结束")
 RAISED = Text("{kind}: {why}", "{kind}：{why}")
 
 
 @dataclass(frozen=True)
 class Order:
-    """One claim to run: where it lives, how large, on what, and which records to show beside."""
+    """One claim to run: its module, size and device, and the sweep records to show with it."""
 
     claim: str
     module: str
-    scale: Scale = "quick"
+    size: Size = "quick"
     device: str = "cpu"
     records: tuple[Path, ...] = ()
 
 
 @dataclass(frozen=True)
-class Outcome:
-    """What came of an order: a record (`kept` from an earlier run or new), packages it lacks, or why it failed."""
+class ClaimOutcome:
+    """The result of an order: a record (`kept` if from an earlier run), the packages it needs, or why it failed."""
 
     claim: str
     timed: Timed | None = None
@@ -57,38 +57,38 @@ class Outcome:
 
 
 class Listener:
-    """Who is told how the run goes; this one does not listen."""
+    """Receives the progress of a run. This one ignores it."""
 
     def started(self, claim: str) -> None:
-        """A worker has begun."""
+        """A worker has begun the claim."""
 
     def moved(self, claim: str, part: float) -> None:
-        """It is this far, from 0 to 1."""
+        """The claim is this far, from 0 to 1."""
 
-    def finished(self, outcome: Outcome) -> None:
-        """It is over, one way or another."""
+    def finished(self, outcome: ClaimOutcome) -> None:
+        """The claim has finished or failed."""
 
 
 def run(
     orders: Sequence[Order], *, jobs: int | None = None, fresh: bool = False, listener: Listener | None = None
-) -> tuple[Outcome, ...]:
-    """Every order's outcome, in order. `fresh` looks at no record of an earlier run, but keeps the new ones."""
+) -> tuple[ClaimOutcome, ...]:
+    """Run every order and return the outcomes in order. `fresh` ignores kept records, but keeps the new ones."""
     listener = listener or Listener()
-    done: dict[str, Outcome] = {}
+    done: dict[str, ClaimOutcome] = {}
     waiting: list[tuple[Order, Entry]] = []
     for order in orders:
         try:
-            entry = Entry(order.claim, order.scale, order.device, code_version(order.module, order.records))
+            entry = Entry(order.claim, order.size, order.device, code_version(order.module, order.records))
         except (ImportError, OSError, SyntaxError) as error:
             why, trace = _told(error)
-            done[order.claim] = Outcome(order.claim, failure=why, trace=trace)
+            done[order.claim] = ClaimOutcome(order.claim, failure=why, trace=trace)
             listener.finished(done[order.claim])
             continue
         timed = None if fresh else entry.read()
         if timed is None:
             waiting.append((order, entry))
         else:
-            done[order.claim] = Outcome(order.claim, timed, kept=True)
+            done[order.claim] = ClaimOutcome(order.claim, timed, kept=True)
             listener.finished(done[order.claim])
     for outcome in _pool(waiting, min(jobs or os.cpu_count() or 1, len(waiting)), listener):
         done[outcome.claim] = outcome
@@ -132,64 +132,60 @@ class _Worker:
         self.line.close()
 
 
-def _pool(orders: list[tuple[Order, Entry]], jobs: int, listener: Listener) -> Iterator[Outcome]:
+def _pool(orders: list[tuple[Order, Entry]], jobs: int, listener: Listener) -> Iterator[ClaimOutcome]:
     waiting = orders[::-1]
     workers: list[_Worker] = []
     try:
-        while waiting and len(workers) < jobs:
-            workers.append(_hire(waiting, listener))
-        while workers:
+        while waiting or workers:
+            while waiting and len(workers) < jobs:
+                workers.append(_Worker.hired(*_next(waiting, listener)))
             ready = set(wait([worker.line for worker in workers]))
             for worker in [worker for worker in workers if worker.line in ready]:
                 outcome = _hear(worker, listener)
                 if outcome is None:
                     continue
                 if worker.process.is_alive() and waiting:
-                    order, entry = waiting.pop()
-                    listener.started(order.claim)
-                    worker.take(order, entry)
+                    worker.take(*_next(waiting, listener))
                 else:
                     workers.remove(worker)
                     worker.dismiss()
-                    if waiting:
-                        workers.append(_hire(waiting, listener))
                 yield outcome
     finally:
         for worker in workers:
             worker.dismiss()
 
 
-def _hire(waiting: list[tuple[Order, Entry]], listener: Listener) -> _Worker:
+def _next(waiting: list[tuple[Order, Entry]], listener: Listener) -> tuple[Order, Entry]:
     order, entry = waiting.pop()
     listener.started(order.claim)
-    return _Worker.hired(order, entry)
+    return order, entry
 
 
-def _hear(worker: _Worker, listener: Listener) -> Outcome | None:
-    """One message of a worker: None while it is on its way, an outcome when it is done or dead."""
+def _hear(worker: _Worker, listener: Listener) -> ClaimOutcome | None:
+    """Read one message of a worker. Returns None if it is a progress report, and the outcome if the claim is over."""
     claim = worker.entry.claim
     try:
         kind, content = worker.line.recv()
     except (EOFError, OSError):
         worker.process.join()
-        return Outcome(claim, failure=DIED.format(code=worker.process.exitcode))
+        return ClaimOutcome(claim, failure=DIED.format(code=worker.process.exitcode))
     if kind == "moved":
         listener.moved(claim, content)
         return None
     if kind == "needs":
-        return Outcome(claim, needs=content)
+        return ClaimOutcome(claim, needs=content)
     if kind == "raised":
-        return Outcome(claim, failure=content[0], trace=content[1])
+        return ClaimOutcome(claim, failure=content[0], trace=content[1])
     try:
         timed = from_plain(Timed, json.loads(content), where=claim)
     except IsothermError as error:
-        return Outcome(claim, failure=error.text)
+        return ClaimOutcome(claim, failure=error.text)
     worker.entry.write(timed)
-    return Outcome(claim, timed)
+    return ClaimOutcome(claim, timed)
 
 
 def _work(line: "Connection[Any, Any]") -> None:
-    """A worker's whole life: one claim after another until it is dismissed. What a claim prints is no part of a result."""
+    """The main function of a worker process: run claims as they are sent. What a claim prints goes to standard error."""
     os.dup2(2, 1)
     import torch
 
@@ -209,14 +205,14 @@ def _answer(order: Order, code: str, line: "Connection[Any, Any]") -> tuple[str,
         absent = tuple(name for name in claim.needs if find_spec(name) is None)
         if absent:
             return "needs", absent
-        setting = claim.setting(order.scale, order.device, progress=_Teller(line), records=order.records)
+        setting = claim.setting(order.size, order.device, progress=_Teller(line), records=order.records)
         _seed(claim.seed)
         start = perf_counter()
         result = claim.experiment(setting)
         timed = Timed(
             record=claim.record(setting, result),
             expected=claim.expected,
-            scale=order.scale,
+            scale=order.size,
             code=code,
             created=datetime.now(UTC).isoformat(timespec="seconds"),
             seconds=perf_counter() - start,
@@ -230,7 +226,7 @@ def _answer(order: Order, code: str, line: "Connection[Any, Any]") -> tuple[str,
 
 
 def _told(error: BaseException) -> tuple[Text, str]:
-    """An exception in a line, and where it came from."""
+    """An exception as one line, and its traceback."""
     said = error.text if isinstance(error, IsothermError) else None
     line = " ".join(str(error).split())[:300]
     return said or RAISED.format(kind=type(error).__name__, why=line), "".join(traceback.format_exception(error))
@@ -250,7 +246,7 @@ class _Teller:
 
 
 def _seed(seed: int) -> None:
-    """The same start for every claim, whichever ran before it in this process."""
+    """Seed every generator, so that a claim does not depend on which ran before it in this process."""
     import numpy
     import torch
 

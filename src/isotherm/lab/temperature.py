@@ -6,7 +6,7 @@ from math import log
 import torch
 from torch import Tensor
 
-from isotherm.ops import attention
+from isotherm.lab.dots import row_stats
 from isotherm.record import DimensionRow, Reading, TemperatureTable
 from isotherm.scale import InverseSqrt, NoScale, Rule
 from isotherm.theory import RowExpectation, freezing_threshold, gaussian_attention
@@ -30,8 +30,7 @@ def measure(
 
 
 def _read(q: Tensor, k: Tensor, rule: Rule, predicted: RowExpectation) -> Reading:
-    stats = attention(q, k, k, scale=rule, stats=True).stats
-    assert stats is not None
+    stats = row_stats(q, k, rule)
     return Reading(
         logit_std=stats.logit_std.mean().item(),
         entropy=stats.entropy_fraction.mean().item(),

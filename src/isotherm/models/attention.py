@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from isotherm.models.cache import Cache
-from isotherm.models.learned import LayerRule
+from isotherm.models.layer_rule import LayerRule
 from isotherm.models.shape import Shape
 from isotherm.ops import Visibility, attention
 from isotherm.scale import Fixed, Rule, Site

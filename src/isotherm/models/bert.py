@@ -67,6 +67,6 @@ class Bert(nn.Module):
     @staticmethod
     def load(folder: str | Path, rule: Rule | None = None) -> "Bert":
         """A model from a folder with transformers' config.json and model.safetensors, in evaluation mode."""
-        from isotherm.models.checkpoint import read_bert
+        from isotherm.models.bert_checkpoint import read_bert
 
         return read_bert(Path(folder), rule)

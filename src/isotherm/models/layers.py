@@ -38,7 +38,7 @@ class Residual(nn.Module):
         return self.norm(x + self.dropout(self.inner(x, *memory, **how)))
 
 
-class Layer(nn.Module):
+class TransformerLayer(nn.Module):
     """Self-attention, for a decoder with an encoder also attention to its memory (`cross`), and the feed-forward layer."""
 
     def __init__(
@@ -78,11 +78,13 @@ class Stack(nn.Module):
 
     def __init__(self, shape: Shape, rule: Rule | None = None, *, eps: float = 1e-5, **kind: Any) -> None:
         super().__init__()
-        self.layers = nn.ModuleList(Layer(shape, rule, layer=i, eps=eps, **kind) for i in range(shape.layers))
+        self.layers = nn.ModuleList(
+            TransformerLayer(shape, rule, layer=i, eps=eps, **kind) for i in range(shape.layers)
+        )
         self.norm = nn.LayerNorm(shape.width, eps) if shape.norm == "pre" else nn.Identity()
 
     def forward(self, x: Tensor, memory: Tensor | None = None, **how: Any) -> Tensor:
-        """x [B, T, W] through all layers; `how` is `Layer.forward`'s."""
+        """x [B, T, W] through all layers; `how` is `TransformerLayer.forward`'s."""
         for layer in self.layers:
             x = layer(x, memory, **how)
         return self.norm(x)

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from isotherm.errors import ArgumentError, UnsupportedError
 from isotherm.language import Text
-from isotherm.ops import blockwise, reference, sdpa, sigmoid, triton
+from isotherm.ops import blockwise, derivatives, reference, sdpa, sigmoid, triton
 from isotherm.ops.arguments import Causal, check_broadcast, check_causal, check_rows, check_tensors, check_window
 from isotherm.ops.observers import observed, observers
 from isotherm.ops.problem import Problem, Solution, Visibility
@@ -71,7 +71,9 @@ def attention(
     shape = (*q.shape[:3], k.shape[2])
     mask, bias = check_broadcast("mask", mask, shape, q), check_broadcast("bias", bias, shape, q)
     hidden = None if bias is None else bias.isneginf()
-    if hidden is not None and (torch.compiler.is_compiling() or hidden.any()):  # a compiled graph cannot read values
+    # Inside a compiled graph or a transform no value can be read.
+    unreadable = torch.compiler.is_compiling() or derivatives.transform() is not None
+    if hidden is not None and (unreadable or hidden.any()):
         mask = ~hidden if mask is None else mask & ~hidden
     if impl not in get_args(Implementation):
         names = ", ".join(get_args(Implementation))
@@ -120,6 +122,8 @@ def _fold(q: Tensor, k: Tensor, v: Tensor, visibility: Visibility, bias: Tensor 
 
 def _refusal(name: str, problem: Problem, resolved: Resolved) -> Text | None:
     """Why this implementation cannot solve this problem, or None if it can."""
+    if name in ("blockwise", "triton") and (transform := derivatives.transform()) is not None:
+        return transform
     if name == "triton":
         return triton.unsupported(problem)
     if name != "sdpa":
@@ -131,6 +135,8 @@ def _refusal(name: str, problem: Problem, resolved: Resolved) -> Text | None:
 
 def _pick(problem: Problem, resolved: Resolved, *, stats: bool) -> str:
     """The fastest implementation that can: PyTorch's kernel, or ours if statistics are wanted or that kernel cannot."""
+    if derivatives.transform() is not None:
+        return "reference" if stats or _refusal("sdpa", problem, resolved) is not None else "sdpa"
     if problem.q.is_cuda and triton.unsupported(problem) is None:
         return "triton" if stats or _refusal("sdpa", problem, resolved) is not None else "sdpa"
     if _refusal("sdpa", problem, resolved) is not None:
@@ -150,11 +156,12 @@ def _solve(name: str, problem: Problem, *, stats: bool) -> Solution:
 @torch.no_grad()
 def _statistics(name: str, problem: Problem, rows: Tensor | None) -> RowStats:
     """A separate pass for the statistics of all rows or some."""
-    if name == "triton" or (name == "sdpa" and problem.q.is_cuda and triton.unsupported(problem) is None):
+    plain = name == "reference" or derivatives.transform() is not None
+    if name == "triton" or (name == "sdpa" and not plain and problem.q.is_cuda and triton.unsupported(problem) is None):
         stats: RowStats | None = triton.statistics(problem, rows)
     else:
         part = problem if rows is None else problem.take(rows)
-        stats = reference.solve(part, stats=True).stats if name == "reference" else blockwise.statistics(part)
+        stats = reference.solve(part, stats=True).stats if plain else blockwise.statistics(part)
     assert stats is not None
     return stats if rows is None else replace(stats, rows=rows, total_rows=problem.q.shape[2])
 
@@ -176,9 +183,12 @@ def _with_sink(result: AttentionResult, sink: Tensor | None) -> AttentionResult:
         return result
     alpha = sink.to(result.lse).view(-1, 1)
     share = torch.sigmoid(result.lse - alpha).unsqueeze(-1)
+    # The second derivative of logaddexp at −inf is NaN, so rows without a key are left out of it.
+    empty = result.lse.isneginf()
+    lse = torch.where(empty, alpha, torch.logaddexp(result.lse.masked_fill(empty, 0), alpha))
     return AttentionResult(
         (result.output * share).to(result.output.dtype),
         result.stats and result.stats.with_sink(alpha.detach()),
-        torch.logaddexp(result.lse, alpha),
+        lse,
         result.impl,
     )

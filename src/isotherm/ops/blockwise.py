@@ -1,11 +1,11 @@
-"""Attention and its statistics a tile at a time: memory grows with n, every number is exact. Made for the CPU.
+"""Attention and its exact statistics, one tile at a time, in memory that grows with n. Written for the CPU.
 
-The tiles of a row are merged as `RowStats` merges them. What keeps the dozen passes over a tile few, cheap and exact:
+Tiles of a row are merged as `RowStats.merge` does. Three choices make a tile cheap and exact:
 
-- e^(s−max) is exp2 of (s − max)·log₂e, which is cheaper; the subtraction comes first, so large logits keep digits.
-- Each row's largest entry is exactly 1, and `frac` takes exactly the ones away: what is left sums to `rest`.
-- Mean and spread are plain sums in float64, which holds Σs² of logits up to 1e6 without a shift; over many keys they come
-  from the keys' own moments instead, and spare the tile a wider copy.
+- e^(s−max) is computed as exp2((s − max)·log₂e), which is faster than exp. Subtracting first keeps the digits of large logits.
+- The largest entry of a row is exactly 1. `frac` turns the ones into 0, and what remains sums to `rest`.
+- Mean and spread are plain float64 sums, which hold Σs² of logits up to 1e6 without a shift. Over many keys they come from
+  the moments of the keys instead, so the tile needs no float64 copy.
 """
 
 from dataclasses import dataclass, replace
@@ -14,9 +14,8 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
-from isotherm.language import Text
+from isotherm.ops import derivatives
 from isotherm.ops.graphs import untraced
 from isotherm.ops.moments import KeyMoments
 from isotherm.ops.problem import Problem, Solution
@@ -24,12 +23,7 @@ from isotherm.ops.tiles import KEYS, Chunk, chunks
 from isotherm.stats import NO_KEY, NOTHING, Moments, RowStats
 
 HIDDEN = -4096.0
-"""Takes the place of (s − max)·log₂e where a key is not visible: exp2 of it is 0 in every dtype."""
-
-
-def unsupported(problem: Problem) -> Text | None:  # noqa: ARG001
-    """Nothing: tiles can do all that the reference can."""
-    return None
+"""Replaces (s − max)·log₂e where a key is not visible: its exp2 is 0 in every dtype."""
 
 
 @untraced
@@ -50,7 +44,7 @@ def statistics(problem: Problem) -> RowStats:
 
 
 class _Rows(NamedTuple):
-    """A run of rows: output [P, G, R, Dv], peak and total [P, G, R]."""
+    """Output [P, G, R, Dv], largest logit and Σe^(s−peak) [P, G, R] of some rows."""
 
     output: Tensor
     peak: Tensor
@@ -67,7 +61,7 @@ def _forward(problem: Problem, *, output: bool, stats: bool) -> _Rows:
     )
     measured: list[RowStats] = []
     for chunk in chunks(problem):
-        moments = KeyMoments(chunk.k, KEYS) if stats and _by_keys(problem) else None
+        moments = KeyMoments(chunk.k, KEYS) if stats and _key_moments_pay(problem) else None
         blocks: list[RowStats] = []
         for rows in chunk.row_blocks():
             here = (chunk.pairs, slice(None), rows)
@@ -76,17 +70,14 @@ def _forward(problem: Problem, *, output: bool, stats: bool) -> _Rows:
             blocks.append(block.stats)
         if stats and blocks:
             measured.append(RowStats.cat(blocks, 2))
-    whole = RowStats.cat(measured, 0).map(lambda tensor: tensor.reshape(shape)) if measured else _no_rows(problem)
+    whole = RowStats.none(shape, problem.q.device)
+    if measured:
+        whole = RowStats.cat(measured, 0).map(lambda tensor: tensor.reshape(shape))
     return _Rows(out.view(*shape, out.shape[-1]), peak.view(shape), total.view(shape), whole)
 
 
-def _no_rows(problem: Problem) -> RowStats:
-    return RowStats.none(tuple(problem.q.shape[:3]), problem.q.device)
-
-
-def _by_keys(problem: Problem) -> bool:
-    """Whether logits are q·k and nothing else, over enough keys for the keys' moments to be the cheaper way to theirs: a row
-    then costs d² instead of passes over n."""
+def _key_moments_pay(problem: Problem) -> bool:
+    """Whether logits are plain q·k over so many keys that d² per row is less work than passes over n."""
     return (
         problem.softcap is None
         and problem.bias is None
@@ -96,17 +87,17 @@ def _by_keys(problem: Problem) -> bool:
 
 
 def _rows(chunk: Chunk, rows: slice, out: Tensor, key_moments: KeyMoments | None, *, stats: bool) -> _Rows:
-    """One block of queries against every key it sees; the output is written to `out` [P, G, R, Dv], Dv 0 for none."""
+    """One block of queries against every key it sees. Writes the output to `out` [P, G, R, Dv], unless Dv is 0."""
     q = chunk.queries(rows)
     peak = q.new_full(q.shape[:3], torch.finfo(q.dtype).min)
     total = torch.zeros_like(peak)
     measured: RowStats | None = None
-    whole: list[int] = []
+    whole_blocks: list[int] = []
     for columns, seen in chunk.tiles(rows):
         s = chunk.logits(q, rows, columns)
         by_keys = key_moments is not None and seen is None
-        whole += [columns.start // KEYS] if by_keys else []
-        facts = _facts(chunk, s, seen, measured, columns.start, moments=not by_keys) if stats else None
+        whole_blocks += [columns.start // KEYS] if by_keys else []
+        before = _before_softmax(chunk, s, seen, measured, columns.start, moments=not by_keys) if stats else None
         tile = _softmax(chunk, s, seen)
         if out.shape[-1]:
             new = torch.maximum(peak, tile.peak)
@@ -114,12 +105,13 @@ def _rows(chunk: Chunk, rows: slice, out: Tensor, key_moments: KeyMoments | None
             peak, total = new, total * keep + tile.mass * take
             add = torch.bmm(tile.weights.flatten(1, 2), chunk.v[:, columns]).view_as(out)
             out.mul_(keep.unsqueeze(-1)).addcmul_(add, take.unsqueeze(-1))
-        if facts is not None:
-            part = _measure(tile, facts)
+        if before is not None:
+            part = _measure(tile, before)
             measured = part if measured is None else measured.merge(part)
     measured = RowStats.none(tuple(q.shape[:3]), q.device) if measured is None else measured
-    if key_moments is not None and whole:
-        over = key_moments.over(q.flatten(1, 2), range(whole[0], whole[-1] + 1)).reshape(q.shape[:3])
+    if key_moments is not None and whole_blocks:
+        blocks = range(whole_blocks[0], whole_blocks[-1] + 1)
+        over = key_moments.over(q.flatten(1, 2), blocks).reshape(q.shape[:3])
         measured = replace(measured, moments=measured.moments.merge(over))
     if out.shape[-1]:
         out.div_(torch.where(total == 0, 1.0, total).unsqueeze(-1))
@@ -128,7 +120,7 @@ def _rows(chunk: Chunk, rows: slice, out: Tensor, key_moments: KeyMoments | None
 
 @dataclass(frozen=True)
 class _Tile:
-    """weights = e^(s−peak) and gap = (s − peak)·log₂e, both [P, G, R, K] in scratch memory; mass = Σ weights."""
+    """weights = e^(s−peak) and gap = (s − peak)·log₂e, both [P, G, R, K] in scratch memory; mass = Σ weights [P, G, R]."""
 
     peak: Tensor
     weights: Tensor
@@ -137,32 +129,32 @@ class _Tile:
 
 
 def _softmax(chunk: Chunk, s: Tensor, seen: Tensor | None) -> _Tile:
-    """Turns the logits, in place, into weights relative to each row's largest."""
+    """Turn the logits into weights relative to each row's largest, in place."""
     if seen is not None:
         s = s.masked_fill_(~seen, torch.finfo(s.dtype).min)
     peak = s.amax(-1)
     gap = s.sub_(peak.unsqueeze(-1)).mul_(log2(e))
     if seen is not None:
         gap = gap.masked_fill_(~seen, HIDDEN)
-    weights = torch.exp2(gap, out=chunk.room(1, tuple(gap.shape)))
+    weights = torch.exp2(gap, out=chunk.scratch(1, tuple(gap.shape)))
     return _Tile(peak, weights, gap, weights.sum(-1))
 
 
-class _Facts(NamedTuple):
-    """What must be read off the logits before they are overwritten."""
+class _BeforeSoftmax(NamedTuple):
+    """What is read from a tile's logits before the softmax overwrites them, each [P, G, R]."""
 
     moments: Moments
     first_key: Tensor
     first_logit: Tensor
 
 
-def _facts(
+def _before_softmax(
     chunk: Chunk, s: Tensor, seen: Tensor | None, so_far: RowStats | None, start: int, *, moments: bool
-) -> _Facts:
+) -> _BeforeSoftmax:
     zero = torch.zeros(s.shape[:3], dtype=torch.float64, device=s.device)
     first_key = torch.full(s.shape[:3], NO_KEY, device=s.device)
     first_logit = zero
-    # Tiles come in the order of their keys: once every row has its first, later ones need not look.
+    # Tiles come in the order of their keys, so once every row has a first key, later tiles hold none.
     if so_far is None or bool((so_far.first_key == NO_KEY).any()):
         if seen is None:
             first_key, first_logit = torch.full_like(first_key, start), s[..., 0].to(torch.float64, copy=True)
@@ -171,19 +163,19 @@ def _facts(
             first_key = torch.where(seen.any(-1), column + start, NO_KEY)
             first_logit = s.gather(-1, column.unsqueeze(-1)).squeeze(-1).double()
     if not moments:
-        return _Facts(Moments(zero, zero, zero), first_key, first_logit)
+        return _BeforeSoftmax(Moments(zero, zero, zero), first_key, first_logit)
     count = torch.full_like(zero, s.shape[-1])
     if seen is not None:
         count = seen.sum(-1).double().expand(s.shape[:3])
-        s = torch.where(seen, s, s.new_zeros(()), out=chunk.room(1, tuple(s.shape)))
-    wide = chunk.room(2, tuple(s.shape), torch.float64).copy_(s)
+        s = torch.where(seen, s, s.new_zeros(()), out=chunk.scratch(1, tuple(s.shape)))
+    wide = chunk.scratch(2, tuple(s.shape), torch.float64).copy_(s)
     mean = wide.sum(-1) / count.clamp(min=1)
     square = torch.linalg.vector_norm(wide, dim=-1).square()
-    return _Facts(Moments(count, mean, (square - mean.square() * count).clamp(min=0)), first_key, first_logit)
+    return _BeforeSoftmax(Moments(count, mean, (square - mean.square() * count).clamp(min=0)), first_key, first_logit)
 
 
-def _measure(tile: _Tile, facts: _Facts) -> RowStats:
-    """The tile's statistics; uses up its gaps."""
+def _measure(tile: _Tile, before: _BeforeSoftmax) -> RowStats:
+    """The tile's statistics. Overwrites its gaps."""
     cross = torch.mul(tile.weights, tile.gap, out=tile.gap).sum(-1).double() * log(2)
     others = torch.frac(tile.weights, out=tile.gap)
     below = others.sum(-1).double()
@@ -192,20 +184,20 @@ def _measure(tile: _Tile, facts: _Facts) -> RowStats:
     peak = torch.where(empty, NOTHING, tile.peak.double())
     more_ones = torch.where(empty, 0.0, ones - 1)
     return RowStats(
-        moments=facts.moments,
+        moments=before.moments,
         max_key_logit=peak,
         peak=peak,
         rest=below + more_ones,
         rest2=torch.linalg.vector_norm(others, dim=-1).double().square() + more_ones,
         cross=cross,
-        first_key=facts.first_key,
-        first_logit=facts.first_logit,
+        first_key=before.first_key,
+        first_logit=before.first_logit,
         broken=~(cross.isfinite() & peak.isfinite()),
     )
 
 
 class _Attention(torch.autograd.Function):
-    """Forward keeps each row's largest logit and sum; backward computes the weights again from them."""
+    """Forward saves the largest logit and the sum of each row; backward recomputes the weights from these."""
 
     @staticmethod
     def forward(
@@ -226,26 +218,35 @@ class _Attention(torch.autograd.Function):
         return rows.output.to(v.dtype), lse
 
     @staticmethod
-    @once_differentiable
     def backward(ctx: Any, d_output: Tensor, d_lse: Tensor) -> tuple[Tensor | None, ...]:
         q, k, v, bias, output, peak, total = ctx.saved_tensors
         problem = Problem(q, k, v, ctx.visibility, ctx.scale, bias, ctx.softcap)
-        d_output = d_output.to(problem.dtype)
-        # Every key of a row shares −Σ p·dp; lse adds p·d_lse, which is the same kind of term.
-        shared = (d_output * output).sum(-1) - torch.where(total == 0, 0.0, d_lse)
         wants_bias = bias is not None and ctx.needs_input_grad[3]
-        d_bias = torch.zeros_like(bias, dtype=problem.dtype) if wants_bias else None
-        given = _Given(d_output, shared, peak, torch.where(total == 0, 0.0, 1 / total))
-        parts = [_backward(chunk, given, d_bias) for chunk in chunks(problem)]
-        d_q, d_k, d_v = (
-            torch.cat([part[i] for part in parts]).view(like.shape).to(like.dtype) if parts else torch.zeros_like(like)
-            for i, like in enumerate((q, k, v))
-        )
-        return d_q, d_k, d_v, None if d_bias is None else d_bias.to(bias.dtype), None, None
+
+        def first() -> tuple[Tensor | None, ...]:
+            # d_s = p·(dp − Σ p·dp + d_lse): the last two terms are the same for every key of a row.
+            wide = d_output.to(problem.dtype)
+            shared = (wide * output).sum(-1) - torch.where(total == 0, 0.0, d_lse)
+            given = _RowGradients(wide, shared, peak, torch.where(total == 0, 0.0, 1 / total))
+            return _gradients(problem, given, wants_bias=wants_bias)
+
+        return *derivatives.backward(problem, d_output, d_lse, first), None, None
 
 
-class _Given(NamedTuple):
-    """What backward knows of each row: d_output [B, Hq, T, Dv], the others [B, Hq, T]."""
+def _gradients(problem: Problem, given: "_RowGradients", *, wants_bias: bool) -> tuple[Tensor | None, ...]:
+    """d_q, d_k, d_v and, if wanted, d_bias."""
+    bias = problem.bias if wants_bias else None
+    d_bias = None if bias is None else torch.zeros_like(bias, dtype=problem.dtype)
+    parts = [_backward(chunk, given, d_bias) for chunk in chunks(problem)]
+    d_q, d_k, d_v = (
+        torch.cat([part[i] for part in parts]).view(like.shape).to(like.dtype) if parts else torch.zeros_like(like)
+        for i, like in enumerate((problem.q, problem.k, problem.v))
+    )
+    return d_q, d_k, d_v, None if bias is None or d_bias is None else d_bias.to(bias.dtype)
+
+
+class _RowGradients(NamedTuple):
+    """What the backward pass knows of each row: d_output [B, Hq, T, Dv]; the others [B, Hq, T], `share` being 1/Σe^(s−peak)."""
 
     d_output: Tensor
     shared: Tensor
@@ -253,7 +254,7 @@ class _Given(NamedTuple):
     share: Tensor
 
 
-def _backward(chunk: Chunk, given: _Given, d_bias: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
+def _backward(chunk: Chunk, given: _RowGradients, d_bias: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
     """Gradients of one chunk: d_q [P, G, T, D], d_k [P, S, D], d_v [P, S, Dv]."""
     d_k, d_v = torch.zeros_like(chunk.k), torch.zeros_like(chunk.v)
     d_q = []
@@ -272,7 +273,7 @@ def _backward(chunk: Chunk, given: _Given, d_bias: Tensor | None) -> tuple[Tenso
                 slope = 1 - (bare / chunk.problem.softcap).square()
             s = s.sub_(peak.unsqueeze(-1)).mul_(log2(e))
             s = s if seen is None else s.masked_fill_(~seen, HIDDEN)
-            p = torch.exp2(s, out=chunk.room(1, tuple(s.shape))).mul_(share.unsqueeze(-1))
+            p = torch.exp2(s, out=chunk.scratch(1, tuple(s.shape))).mul_(share.unsqueeze(-1))
             d_v[:, columns] += p.flatten(1, 2).mT @ d_flat
             d_s = torch.bmm(d_flat, chunk.v[:, columns].mT, out=s.flatten(1, 2)).view_as(s)
             d_s = d_s.sub_(shared.unsqueeze(-1)).mul_(p)

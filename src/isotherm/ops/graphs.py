@@ -1,4 +1,4 @@
-"""What `torch.compile` is to leave alone."""
+"""Functions that `torch.compile` does not trace."""
 
 import sys
 from collections.abc import Callable
@@ -12,18 +12,19 @@ Result = TypeVar("Result")
 
 
 def untraced(function: Callable[Given, Result]) -> Callable[Given, Result]:
-    """A function that is called as it is, where the graph breaks: a graph would have every turn of its loops in it.
+    """Break the graph at this function: a traced graph would hold every iteration of its loops.
 
-    PyTorch's own way to say so imports its compiler, which takes a second: only where somebody else has.
+    `torch.compiler.disable` imports PyTorch's compiler, which takes a second, so it is called only after other code has
+    imported the compiler.
     """
-    quiet: list[Callable[Given, Result]] = []
+    disabled: list[Callable[Given, Result]] = []
 
     @wraps(function)
     def call(*args: Given.args, **options: Given.kwargs) -> Result:
         if "torch._dynamo" not in sys.modules:
             return function(*args, **options)
-        if not quiet:
-            quiet.append(torch.compiler.disable(function))
-        return quiet[0](*args, **options)
+        if not disabled:
+            disabled.append(torch.compiler.disable(function))
+        return disabled[0](*args, **options)
 
     return call

@@ -1,4 +1,4 @@
-"""What an implementation is given: q, k, v after the rule has spoken, and which key each query sees."""
+"""What an implementation is given: q, k and v with the rule already applied, and which keys each query sees."""
 
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -10,17 +10,17 @@ from torch import Tensor
 from isotherm.stats import RowStats
 
 MASK_AT_ONCE = 1 << 20
-"""Mask entries looked at together when counting visible keys."""
-EVERYTHING = 1 << 60
-"""A reach beyond any key."""
+"""Mask entries read at once when visible keys are counted."""
+UNLIMITED = 1 << 60
+"""How far a query without a window sees: more keys than any tensor has."""
 
 
 @dataclass(frozen=True)
 class Visibility:
-    """Which of `keys` keys each query sees: causality, a sliding window and a boolean mask, all of which must agree.
+    """Which of `keys` keys each query sees: those that causality, a sliding window and a boolean mask all allow.
 
     `positions` [T], ascending, places each query among the keys. The query at position p sees key j when j ≤ p (`causal`) and
-    |p − j| < `window`. `mask` is True where visible, [B, Hq, T, S] with 1 for any dimension it is the same along.
+    |p − j| < `window`. `mask` is True where visible: [B, Hq, T, S], with size 1 where it broadcasts.
     """
 
     positions: Tensor
@@ -32,7 +32,7 @@ class Visibility:
     @property
     def behind(self) -> int:
         """How far back a query sees."""
-        return EVERYTHING if self.window is None else self.window - 1
+        return UNLIMITED if self.window is None else self.window - 1
 
     @property
     def ahead(self) -> int:
@@ -40,18 +40,18 @@ class Visibility:
         return 0 if self.causal else self.behind
 
     @cached_property
-    def places(self) -> list[int]:
-        """`positions` as plain numbers."""
-        return [int(place) for place in self.positions.tolist()]
+    def position_list(self) -> list[int]:
+        """`positions` as Python numbers."""
+        return [int(position) for position in self.positions.tolist()]
 
     def take(self, rows: Tensor) -> "Visibility":
-        """The same for some of the queries."""
+        """The visibility of some of the queries."""
         return replace(self, positions=self.positions[rows], mask=take_rows(self.mask, rows))
 
     def geometry(self, rows: slice, columns: slice) -> bool | Tensor:
         """Causality and window on a block: True (all visible), False (none), or bool [rows, columns]."""
-        places = self.places[rows]
-        least, most = columns.start - max(places), columns.stop - 1 - min(places)
+        positions = self.position_list[rows]
+        least, most = columns.start - max(positions), columns.stop - 1 - min(positions)
         if least > self.ahead or most < -self.behind:
             return False
         if least >= -self.behind and most <= self.ahead:
@@ -61,7 +61,7 @@ class Visibility:
         return (offset >= -self.behind) & (offset <= self.ahead)
 
     def matrix(self) -> Tensor:
-        """Everything at once, bool [B or 1, Hq or 1, T, S]: n × n."""
+        """The whole n × n matrix, bool [B or 1, Hq or 1, T, S]."""
         keys = torch.arange(self.keys, device=self.positions.device)
         offset = keys - self.positions.unsqueeze(-1)
         seen = ((offset >= -self.behind) & (offset <= self.ahead)).view(1, 1, *offset.shape)
@@ -87,8 +87,7 @@ def take_rows(tensor: Tensor | None, rows: Tensor) -> Tensor | None:
 class Problem:
     """logits = cap(scale·q·k) + bias over visible keys. A multiplier that is not one number is already in q.
 
-    q [B, Hq, T, D], k [B, Hkv, S, D], v [B, Hkv, S, Dv]; `bias` [B, Hq, T, S] with 1 for any dimension it is
-    the same along.
+    q [B, Hq, T, D], k [B, Hkv, S, D], v [B, Hkv, S, Dv]; `bias` [B, Hq, T, S], with size 1 where it broadcasts.
     """
 
     q: Tensor
@@ -116,7 +115,7 @@ class Problem:
         return torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors)
 
     def take(self, rows: Tensor) -> "Problem":
-        """The same for some of the queries."""
+        """The problem of some of the queries."""
         return replace(
             self,
             q=self.q.index_select(2, rows),

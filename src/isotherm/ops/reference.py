@@ -1,16 +1,10 @@
-"""The specification: attention as the textbook writes it, holding the n × n matrix, any dtype, differentiable."""
+"""The specification: attention as a textbook writes it. It holds the n × n matrix and is differentiable."""
 
 import torch
 from torch import Tensor
 
-from isotherm.language import Text
 from isotherm.ops.problem import Problem, Solution
 from isotherm.stats import RowStats
-
-
-def unsupported(problem: Problem) -> Text | None:  # noqa: ARG001
-    """Nothing: the reference takes everything."""
-    return None
 
 
 def logits(problem: Problem) -> Tensor:
@@ -25,7 +19,7 @@ def logits(problem: Problem) -> Tensor:
 def solve(problem: Problem, *, stats: bool) -> Solution:
     """softmax(s)·v over visible keys; a row that sees none gives 0."""
     s, visible = logits(problem), problem.visibility.matrix()
-    if not problem.k.shape[2]:  # no key: nothing to take a maximum of
+    if not problem.k.shape[2]:  # without keys there is no maximum
         empty = s.new_full(s.shape[:-1], -torch.inf)
         output = s @ problem.v.to(problem.dtype).repeat_interleave(problem.groups, dim=1)
         return Solution(output.to(problem.v.dtype), empty, RowStats.from_logits(s) if stats else None)

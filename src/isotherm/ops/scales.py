@@ -1,4 +1,4 @@
-"""The rows of one problem under several scales: what-if curves, and the clip that brings the largest logit down."""
+"""The statistics of one problem under several scales."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -15,9 +15,9 @@ from isotherm.stats import RowStats
 def statistics_at(problem: Problem, scales: Sequence[float], rows: Tensor | None = None) -> list[RowStats]:
     """Statistics at each of `scales` in place of the problem's own, of every row or of some.
 
-    On a GPU from one pass over q·kᵀ for up to eight of them; in half precision for any number, if the highest is eight times
-    the lowest at most (sums are then made of those at ten other scales: of an entropy over 16,384 keys up to 3e-5 nats are
-    lost, over 131,072 2e-4, beside what float32 rounds). Elsewhere a pass for each.
+    A GPU makes one pass over q·kᵀ for up to eight scales, or, in half precision, for any number of them if the highest is at
+    most eight times the lowest. Beyond eight, sums are interpolated from those at ten other scales, which adds an error of up
+    to 3e-5 nats to an entropy over 16,384 keys and 2e-4 nats over 131,072. On other devices every scale takes a pass.
 
     >>> from isotherm.ops import Visibility
     >>> q = torch.eye(3).view(1, 1, 3, 3)

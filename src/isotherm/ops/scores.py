@@ -16,18 +16,18 @@ from torch import Tensor, nn
 
 from isotherm.errors import ArgumentError
 from isotherm.language import Text
+from isotherm.ops import reference
 from isotherm.ops.api import AttentionResult, attention
 from isotherm.ops.arguments import Causal, check_broadcast, check_causal
-from isotherm.ops.problem import Visibility
+from isotherm.ops.problem import Problem, Visibility
 from isotherm.scale import InverseSqrt, NoScale, Rule
-from isotherm.stats import RowStats
 
 HIDDEN_AT_ONCE = 1 << 23
-"""Hidden units tanh(W₁h + W₂s) held together by `Additive`: 32 MiB of float32."""
+"""Hidden units tanh(W₁h + W₂s) that `Additive` holds at once: 32 MiB of float32."""
 
 
 class Options(TypedDict, total=False):
-    """What else a score may be asked, as `attention` takes it."""
+    """Options of `attention` that every score takes."""
 
     causal: Causal
     mask: Tensor | None
@@ -94,20 +94,19 @@ class Additive(Score):
     def forward(
         self, query: Tensor, keys: Tensor, values: Tensor | None = None, **options: Unpack[Options]
     ) -> AttentionResult:
-        """Attention with one head; holds the T × S scores, which no identity lets one avoid here."""
+        """Attention with one head. Holds the T × S scores: they are no dot products, so no fused kernel computes them."""
         query, keys, values = _check(query, keys, values)
         s = self.logits(query, keys).unsqueeze(1)
         alignment = check_causal(options.get("causal", False))
         first = 0 if alignment == "top-left" else keys.shape[1] - query.shape[1]
         positions = torch.arange(query.shape[1], device=query.device) + first
         mask = check_broadcast("mask", options.get("mask"), (s.shape[0], 1, s.shape[2], s.shape[3]), query)
-        visible = Visibility(positions, keys.shape[1], alignment is not None, None, mask).matrix()
-        sees_none = ~visible.any(-1, keepdim=True)
-        shown = s.masked_fill(~visible, -torch.inf).masked_fill(sees_none, 0)
-        weights = torch.softmax(shown, -1) * visible
-        lse = shown.logsumexp(-1).masked_fill(sees_none.squeeze(-1), -torch.inf)
-        row_stats = RowStats.from_logits(s.detach(), visible) if options.get("stats") else None
-        return AttentionResult(weights @ values.unsqueeze(1), row_stats, lse, "additive")
+        visibility = Visibility(positions, keys.shape[1], alignment is not None, None, mask)
+        # The scores enter as a bias on q·k = 0.
+        q, k = (s.new_zeros(s.shape[0], 1, length, 1) for length in s.shape[2:])
+        problem = Problem(q, k, values.unsqueeze(1), visibility, bias=s)
+        solution = reference.solve(problem, stats=options.get("stats", False))
+        return AttentionResult(solution.output, solution.stats, solution.lse, "additive")
 
 
 def _check(query: Tensor, keys: Tensor, values: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:

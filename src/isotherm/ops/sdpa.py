@@ -1,8 +1,13 @@
-"""PyTorch's own kernel for the output; it shows no weights, so statistics come from another pass."""
+"""PyTorch's own kernel for the output. It returns no weights, so statistics take another pass."""
 
+from contextlib import nullcontext
+
+import torch
 import torch.nn.functional as F
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from isotherm.language import Text
+from isotherm.ops import derivatives
 from isotherm.ops.problem import Problem, Solution
 
 
@@ -21,24 +26,33 @@ def unsupported(problem: Problem) -> Text | None:
         return Text("causal=True together with a mask or bias", "causal=True 与 mask 或 bias 并用")
     if visibility.mask is not None and problem.bias is not None:
         return Text("a mask together with a bias", "mask 与 bias 并用")
-    queries = len(visibility.positions)  # as many as keys stand where the keys do: no need to look, and wait for a GPU
+    # With as many queries as keys both alignments are the same. Reading a position would wait for the GPU.
+    queries = len(visibility.positions)
     if visibility.causal and queries not in (0, visibility.keys) and int(visibility.positions[0]) != 0:
         return Text("bottom-right causal alignment with T ≠ S", "T ≠ S 时的右下对齐因果掩码")
     return None
 
 
 def solve(problem: Problem) -> Solution:
-    """The output alone; PyTorch returns 0 for rows that see no key."""
+    """The output alone. PyTorch, too, returns 0 for rows that see no key.
+
+    Inside a transform, such as vmap, PyTorch's kernel of plain operations runs; it holds the n × n matrix. Elsewhere
+    PyTorch picks a kernel, of which only that one has second derivatives.
+    """
+    transformed = derivatives.transform() is not None
     mask = problem.visibility.mask
     if problem.bias is not None:
         mask = problem.bias.to(problem.v.dtype)
-    output = F.scaled_dot_product_attention(
-        problem.q.to(problem.v.dtype),
-        problem.k,
-        problem.v,
-        attn_mask=mask,
-        is_causal=problem.visibility.causal,
-        scale=problem.scale,
-        enable_gqa=problem.groups > 1,
-    )
+    with sdpa_kernel(SDPBackend.MATH) if transformed else nullcontext():
+        output = F.scaled_dot_product_attention(
+            problem.q.to(problem.v.dtype),
+            problem.k,
+            problem.v,
+            attn_mask=mask,
+            is_causal=problem.visibility.causal,
+            scale=problem.scale,
+            enable_gqa=problem.groups > 1,
+        )
+    if problem.needs_gradient and not (transformed or torch.compiler.is_compiling()):
+        derivatives.twice_differentiable(output, problem)
     return Solution(output, None, None)

@@ -1,4 +1,4 @@
-"""Attention with a sigmoid in place of the softmax: each key is weighed by itself, so there is no row to measure."""
+"""Attention with a sigmoid in place of the softmax: each key has its own weight, so there is no row to measure."""
 
 import torch
 from torch import Tensor

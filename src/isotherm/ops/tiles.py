@@ -1,4 +1,4 @@
-"""How attention is cut into tiles: some heads × some queries × `KEYS` keys, small enough to stay in the cache."""
+"""Attention cut into tiles: some heads × some queries × `KEYS` keys, small enough for the cache."""
 
 import threading
 from collections.abc import Iterator
@@ -13,15 +13,15 @@ from isotherm.ops.problem import Problem
 
 KEYS = 512
 TILE = 1 << 20
-"""Entries of a tile at most: two buffers of float32 and, for masked tiles, one of float64 are 16 MiB."""
+"""Most entries of a tile: two float32 buffers and, for masked tiles, a float64 one take 16 MiB."""
 LEAST_HEIGHT = 16
 HEADS = 4
-"""Heads worked on together: fewer, taller tiles multiply faster than many flat ones."""
+"""Fewest heads in a chunk: few tall tiles multiply faster than many flat ones."""
 
 
 @dataclass(frozen=True)
 class Chunk:
-    """Some (batch, key head) pairs worked on together: P pairs with G query heads each."""
+    """P pairs of (batch, key head), with G query heads each, that share their tiles."""
 
     problem: Problem
     pairs: slice
@@ -43,7 +43,7 @@ class Chunk:
         return max(LEAST_HEIGHT, min(KEYS, TILE // (width * self.k.shape[0] * self.problem.groups)))
 
     def row_blocks(self) -> Iterator[slice]:
-        """The queries, a tile's height at a time."""
+        """Slices of the queries, each of a tile's height."""
         rows = self.problem.q.shape[2]
         return (slice(start, min(start + self.height, rows)) for start in range(0, rows, self.height))
 
@@ -57,20 +57,15 @@ class Chunk:
         return grouped.flatten(0, 1)[self.pairs].to(self.problem.dtype)
 
     def part(self, tensor: Tensor, rows: slice, columns: slice) -> Tensor:
-        """A tile of a mask or bias [B, Hq, T, S], any of them 1: [P or 1, G or 1, R or 1, K or 1]."""
-        grouped = self.grouped(tensor)[
-            :, :, :, rows if tensor.shape[2] > 1 else slice(None), columns if tensor.shape[3] > 1 else slice(None)
-        ]
+        """The tile of a mask or bias: [P or 1, G or 1, R or 1, K or 1]."""
+        grouped = self._grouped(tensor, rows, columns)
         if grouped.shape[:2] == (1, 1):
             return grouped[0]
         return grouped[self._index(grouped)]
 
     def add_to(self, tensor: Tensor, rows: slice, columns: slice, tile: Tensor) -> None:
-        """Add a tile [P, G, R, K] to a [B, Hq, T, S] tensor, summing over the dimensions in which that has 1."""
-        grouped = self.grouped(tensor)
-        target = grouped[
-            :, :, :, rows if tensor.shape[2] > 1 else slice(None), columns if tensor.shape[3] > 1 else slice(None)
-        ]
+        """Add a tile [P, G, R, K] to a [B, Hq, T, S] tensor, summed over the dimensions of size 1 in that tensor."""
+        target = self._grouped(tensor, rows, columns)
         inner = [axis for axis in (1, 2, 3) if target.shape[axis + 1] == 1 and tile.shape[axis] > 1]
         tile = tile.sum(inner, keepdim=True) if inner else tile
         batch, head = (
@@ -81,9 +76,13 @@ class Chunk:
         )
         target.index_put_((batch, head), tile, accumulate=True)
 
-    def grouped(self, tensor: Tensor) -> Tensor:
-        """[B, Hq, …] as [B, Hkv, G, …], or [B, 1, 1, …]."""
-        return tensor.unflatten(1, (-1, self.problem.groups)) if tensor.shape[1] > 1 else tensor.unsqueeze(2)
+    def _grouped(self, tensor: Tensor, rows: slice, columns: slice) -> Tensor:
+        """Rows and columns of a mask or bias [B, Hq, T, S], any of them 1, as [B, Hkv or 1, G or 1, R or 1, K or 1]."""
+        grouped = tensor.unflatten(1, (-1, self.problem.groups)) if tensor.shape[1] > 1 else tensor.unsqueeze(2)
+        everything = slice(None)
+        return grouped[
+            :, :, :, rows if tensor.shape[2] > 1 else everything, columns if tensor.shape[3] > 1 else everything
+        ]
 
     def _index(self, grouped: Tensor) -> tuple[Tensor | int, Tensor | int]:
         pairs = torch.arange(self.pairs.start, self.pairs.stop, device=grouped.device)
@@ -94,7 +93,7 @@ class Chunk:
         )
 
     def tiles(self, rows: slice) -> Iterator[tuple[slice, Tensor | None]]:
-        """The key blocks these rows see, with what they see of each: None for all, else bool [P or 1, G or 1, R, K]."""
+        """Each block of keys these rows see, and which of its keys: None for all, else bool [P or 1, G or 1, R, K]."""
         visibility = self.problem.visibility
         for start in range(0, self.k.shape[1], KEYS):
             columns = slice(start, min(start + KEYS, self.k.shape[1]))
@@ -111,9 +110,9 @@ class Chunk:
             yield columns, seen
 
     def logits(self, q: Tensor, rows: slice, columns: slice) -> Tensor:
-        """s of one tile [P, G, R, K], before masking, in the first of the two scratch tiles; q [P, G, R, D]."""
+        """s of one tile [P, G, R, K], before masking, in scratch tile 0; q is [P, G, R, D]."""
         shape = (*q.shape[:3], columns.stop - columns.start)
-        s = self.room(0, shape)
+        s = self.scratch(0, shape)
         torch.bmm(q.flatten(1, 2), self.k[:, columns].mT, out=s.flatten(1, 2))
         if self.problem.softcap is not None:
             s.div_(self.problem.softcap).tanh_().mul_(self.problem.softcap)
@@ -121,25 +120,21 @@ class Chunk:
             s.add_(self.part(self.problem.bias, rows, columns))
         return s
 
-    def room(self, which: int, shape: tuple[int, ...], dtype: torch.dtype | None = None) -> Tensor:
-        """A scratch tile of this shape; its content is whatever was there."""
-        return _scratch(which, prod(shape), dtype or self.k.dtype, self.k.device).view(shape)
+    def scratch(self, which: int, shape: tuple[int, ...], dtype: torch.dtype | None = None) -> Tensor:
+        """Uninitialised memory of this shape, kept from call to call: fresh pages cost as much as two passes over them."""
+        dtype, size, kept = dtype or self.k.dtype, prod(shape), vars(_kept)
+        key = f"{which} {dtype} {self.k.device}"
+        if key not in kept or kept[key].numel() < size:
+            kept[key] = torch.empty(size, dtype=dtype, device=self.k.device)
+        memory: Tensor = kept[key]
+        return memory[:size].view(shape)
 
 
-_rooms = threading.local()
-
-
-def _scratch(which: int, size: int, dtype: torch.dtype, device: torch.device) -> Tensor:
-    """Memory kept from call to call, a tile's worth: fresh pages cost as much as two passes over them."""
-    rooms, key = vars(_rooms), f"{which} {dtype} {device}"
-    if key not in rooms or rooms[key].numel() < size:
-        rooms[key] = torch.empty(size, dtype=dtype, device=device)
-    room: Tensor = rooms[key]
-    return room[:size]
+_kept = threading.local()
 
 
 def chunks(problem: Problem) -> Iterator[Chunk]:
-    """The problem's heads, a few at a time: more of them where a head's whole matrix is smaller than a tile."""
+    """The problem's heads a few at a time; more at a time where the whole matrix of a head is smaller than a tile."""
     pairs = problem.k.shape[0] * problem.k.shape[1]
     matrix = min(KEYS, problem.q.shape[2]) * min(KEYS, problem.k.shape[2])
     heads = max(HEADS, TILE // max(1, matrix))

@@ -8,6 +8,7 @@
 
 from isotherm.probe.attach import probe
 from isotherm.probe.capture import Capture, Factor
-from isotherm.probe.session import Seen
+from isotherm.probe.finite import is_finite
+from isotherm.probe.session import NotFinite, Seen
 
-__all__ = ["Capture", "Factor", "Seen", "probe"]
+__all__ = ["Capture", "Factor", "NotFinite", "Seen", "is_finite", "probe"]

@@ -13,6 +13,7 @@ from isotherm.language import Text
 from isotherm.ops import Problem, Visibility
 from isotherm.probe import factors
 from isotherm.probe.capture import Capture
+from isotherm.probe.finite import is_finite
 from isotherm.probe.frames import Frame, Frames
 from isotherm.probe.keep import Keeper, storage_of
 from isotherm.probe.kinds import kind_of
@@ -32,12 +33,21 @@ NO_TERMS = Terms()
 NO_SOFTMAX = Text("it ran, and no softmax over q·k was recognised in it", "已运行，但其中没有识别出对 q·k 的 softmax")
 
 
+class NotFinite(NamedTuple):
+    """A module whose output has NaN or Inf, and the index of the last call captured before it ended."""
+
+    module: str
+    capture: int | None
+
+
 @dataclass
 class Seen:
-    """What a probe brings back: `captures` in the order of the calls, and the attention modules it could not look into."""
+    """What a probe brings back: `captures` in the order of the calls, the attention modules it could not look into, and the
+    first module with a captured call inside it whose output is not finite."""
 
     captures: list[Capture] = field(default_factory=list)
     unseen: list[Unseen] = field(default_factory=list)
+    not_finite: NotFinite | None = None
 
 
 @dataclass(frozen=True)
@@ -219,11 +229,20 @@ class Session:
             frame = self.frames.pop(module, given, result)
             if frame is not None and result is not None:
                 self._account(frame)
+                self._inspect(frame, result)
 
     def _account(self, frame: Frame) -> None:
         """An attention module that ended without a capture, or another reason, is unseen."""
         if frame.attends and not frame.explained:
             self.miss(NO_SOFTMAX, frame.name, frame.kind)
+
+    def _inspect(self, frame: Frame, result: Any) -> None:
+        """Note the first module with a captured call inside it whose output is not finite."""
+        if not frame.explained or not self.seen.captures or self.seen.not_finite is not None:
+            return
+        output = result[0] if isinstance(result, (tuple, list)) and result else result
+        if isinstance(output, Tensor) and not is_finite(output):
+            self.seen.not_finite = NotFinite(frame.name, len(self.seen.captures) - 1)
 
 
 class _Own:

@@ -110,7 +110,9 @@ class ClaimRecord:
 
 @dataclass(frozen=True)
 class Timed:
-    """A claim's record as one run made it, with what no seed fixes: wall-clock times, versions, when and from which code."""
+    """A claim's record as one run made it, with what no seed fixes: wall-clock times, versions, when and from which code.
+
+    `scale` is the size, quick or full: the field keeps the name under which the schema was published."""
 
     record: ClaimRecord
     expected: Verdict

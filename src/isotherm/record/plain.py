@@ -1,15 +1,40 @@
-"""Convert records to JSON's types and back."""
+"""Convert records to JSON's types and back, checking types and bounds on the way in.
+
+A record is a dataclass. Its annotations say what each field may hold; `bounded` adds the least and the most a number may be.
+Everything that is read from disk, JSON or TOML, comes through `from_plain`.
+"""
 
 import dataclasses
+import reprlib
+import sys
 import types
 import typing
-from math import isfinite
+from difflib import get_close_matches
+from math import isfinite, log10
 from typing import Any, Literal, TypeVar, get_args, get_origin
 
 from isotherm.errors import ArgumentError
 from isotherm.language import Text
 
 Record = TypeVar("Record")
+
+LARGEST = 2**63 - 1
+"""The largest whole number of a field without bounds of its own, either side of 0."""
+_REPR = reprlib.Repr()
+_REPR.maxstring = _REPR.maxother = 60
+_WORDS = {
+    bool: Text("true or false", "true 或 false"),
+    int: Text("a whole number", "整数"),
+    float: Text("a number", "数"),
+    str: Text("text in quotes", "带引号的文本"),
+    dict: Text("an object", "对象"),
+    tuple[str, ...]: Text("a list of texts", "文本列表"),
+}
+
+
+def bounded(default: Any, least: float, most: float) -> Any:
+    """A field that holds a number from `least` to `most`, or several of them."""
+    return dataclasses.field(default=default, metadata={"least": least, "most": most})
 
 
 def to_plain(record: object) -> Any:
@@ -27,49 +52,96 @@ def to_plain(record: object) -> Any:
     return record
 
 
-def from_plain(kind: type[Record], data: Any, where: str = "report") -> Record:
-    """Invert `to_plain`. An `ArgumentError` names the field that does not fit."""
-    if kind is Text or dataclasses.is_dataclass(kind):
-        if not isinstance(data, dict):
-            raise ArgumentError(where, Text("an object", "对象"), got=type(data).__name__)
-        hints = typing.get_type_hints(kind)
-        values = {}
-        for field in dataclasses.fields(kind):  # type: ignore[arg-type]
-            if field.name in data:
-                values[field.name] = from_plain(hints[field.name], data[field.name], f"{where}.{field.name}")
-            elif field.default is dataclasses.MISSING:
-                raise ArgumentError(f"{where}.{field.name}", Text("a value", "一个值"), got="nothing")
-        return kind(**values)
-    return typing.cast(Record, _value(kind, data, where))
+def from_plain(kind: type[Record], data: Any, where: str = "report", *, strict: bool = False) -> Record:
+    """Invert `to_plain`. An `ArgumentError` names the field that does not fit; `strict` refuses fields nobody knows."""
+    if not (kind is Text or dataclasses.is_dataclass(kind)):
+        return typing.cast(Record, _value(kind, data, where, strict=strict))
+    if not isinstance(data, dict):
+        raise ArgumentError(where, Text("a table", "表") if strict else _WORDS[dict], got=short(data))
+    hints, fields = typing.get_type_hints(kind), dataclasses.fields(kind)  # type: ignore[arg-type]
+    if strict:
+        known(data, hints, where)
+    values = {}
+    for field in fields:
+        name = f"{where}.{field.name}".lstrip(".")
+        if field.name in data:
+            if type(data[field.name]) is int:  # too large a number is answered with its bounds
+                _check_bounds(name, data[field.name], **field.metadata)
+            values[field.name] = from_plain(hints[field.name], data[field.name], name, strict=strict)
+            _check_bounds(name, values[field.name], **field.metadata)
+        elif field.default is field.default_factory is dataclasses.MISSING:
+            raise ArgumentError(name, Text("a value", "一个值"), got=Text("nothing", "空"))
+    return kind(**values)
 
 
-def _value(kind: Any, data: Any, where: str) -> Any:
+def known(given: typing.Iterable[str], names: typing.Iterable[str], where: str = "") -> None:
+    """Refuse a name that is not among `names`, and suggest the nearest."""
+    names = list(names)
+    for name in given:
+        if name in names:
+            continue
+        near = get_close_matches(str(name), names, n=1, cutoff=0.5)
+        hint = Text("a known key (did you mean {near}?)", "已知的键（是否要用 {near}？）").format(near="".join(near))
+        among = Text("one of {names}", "{names} 之一").format(names=", ".join(names))
+        raise ArgumentError(f"{where}.{name}".lstrip("."), hint if near else among, got=short(name))
+
+
+def one_of(where: str, given: object, choices: typing.Iterable[str], *, when: Text | None = None) -> None:
+    """Refuse what is not among `choices`, and suggest the nearest; `when` says under which condition these are the choices."""
+    choices = list(choices)
+    if given in choices:
+        return
+    near = get_close_matches(str(given), choices, n=1)
+    hint = Text(" (did you mean {near}?)", "（是否要用 {near}？）").format(near=near[0]) if near else Text("", "")
+    expected = Text("{choices}{hint}{when}", "{choices}{hint}{when}")
+    raise ArgumentError(
+        where, expected.format(choices=" | ".join(choices), hint=hint, when=when or Text("", "")), got=short(given)
+    )
+
+
+def short(data: object) -> str:
+    """The value as Python writes it, cut to about 60 characters, however large or deeply nested it is."""
+    if isinstance(data, int) and abs(data) > LARGEST:
+        return f"{'-' * (data < 0)}10^{int(data.bit_length() * log10(2))}"
+    try:
+        return _REPR.repr(data)
+    except ValueError:  # a list with a whole number of thousands of digits
+        return type(data).__name__
+
+
+def _check_bounds(where: str, value: Any, *, least: float | None = None, most: float = 0.0, **_: Any) -> None:
+    for one in value if isinstance(value, tuple) else (value,):
+        if least is not None and one is not None and not least <= one <= most:
+            between = Text("{least} to {most}", "{least} 到 {most}").format(least=least, most=most)
+            raise ArgumentError(where, between, got=short(one))
+
+
+def _value(kind: Any, data: Any, where: str, *, strict: bool) -> Any:
     origin, arguments = get_origin(kind), get_args(kind)
     if origin is types.UnionType or origin is typing.Union:
-        if data is None and type(None) in arguments:
+        if type(None) in arguments and (data is None or (isinstance(data, float) and not isfinite(data))):
             return None
         wanted = [argument for argument in arguments if argument is not type(None)]
-        if len(wanted) == 1:
-            return from_plain(wanted[0], data, where)
         matching = [argument for argument in wanted if _fits(argument, data)]
-        if matching:
-            return from_plain(matching[0], data, where)
-    elif origin is tuple and isinstance(data, list):
+        return from_plain((matching or wanted)[0], data, where, strict=strict)
+    if origin is tuple and isinstance(data, (list, tuple)):
         kinds = [arguments[0]] * len(data) if arguments[-1] is Ellipsis else list(arguments)
         if len(kinds) == len(data):
-            return tuple(from_plain(kinds[i], value, f"{where}[{i}]") for i, value in enumerate(data))
+            return tuple(from_plain(kinds[i], value, f"{where}[{i}]", strict=strict) for i, value in enumerate(data))
     elif origin is dict and isinstance(data, dict):
         return {key: from_plain(arguments[1], value, f"{where}.{key}") for key, value in data.items()}
     elif origin is Literal:
-        if data in arguments:
-            return data
-        raise ArgumentError(where, Text(f"one of {arguments}", f"{arguments} 之一"), got=repr(data))
+        one_of(where, data, arguments)
+        return data
     elif _fits(kind, data):
         return float(data) if kind is float else data
-    raise ArgumentError(where, Text(f"{kind}", f"{kind}"), got=repr(data)[:60])
+    expected = _WORDS.get(kind, Text("a list", "列表"))
+    if kind in (int, float) and type(data) in (int, float) and (kind is float or type(data) is int):
+        expected = Text("a number within range", "范围之内的数")
+    raise ArgumentError(where, expected, got=short(data))
 
 
 def _fits(kind: Any, data: Any) -> bool:
     if kind is float:
-        return isinstance(data, (int, float)) and not isinstance(data, bool)
-    return type(data) is kind
+        return type(data) in (int, float) and abs(data) <= sys.float_info.max
+    return kind is Any or (type(data) is kind and (kind is not int or abs(data) <= LARGEST))

@@ -1,8 +1,10 @@
-"""Training runs and what came of them, as plain data: one `Trial` in, one `Outcome` out, a `SweepRecord` of many."""
+"""Training runs and what came of them, as plain data: one `Trial` in, one `TrialOutcome` out, a `SweepRecord` of many."""
 
 import hashlib
 import json
 from dataclasses import asdict, dataclass, replace
+
+from isotherm.record.plain import bounded
 
 SWEEP_SCHEMA = "isotherm.sweep/1"
 
@@ -19,20 +21,20 @@ class Trial:
     task: str = "copy"
     model: str = "transformer"
     rule: str = "1/sqrt(d)"
-    width: int = 64
-    heads: int = 4
-    head_dim: int | None = None
-    layers: int = 2
-    vocabulary: int = 64
-    length: int = 16
-    batch: int = 32
-    steps: int = 200
-    lr: float = 1e-3
-    warmup: int = 20
-    seed: int = 0
-    init: float = 1.0
+    width: int = bounded(64, 1, 2**17)
+    heads: int = bounded(4, 1, 2**14)
+    head_dim: int | None = bounded(None, 1, 2**17)
+    layers: int = bounded(2, 1, 1024)
+    vocabulary: int = bounded(64, 6, 2**24)
+    length: int = bounded(16, 1, 2**17)
+    batch: int = bounded(32, 1, 2**20)
+    steps: int = bounded(200, 1, 10**9)
+    lr: float = bounded(1e-3, 1e-30, 1e30)
+    warmup: int = bounded(20, 0, 10**9)
+    seed: int = bounded(0, 0, 2**62)
+    init: float = bounded(1.0, 1e-30, 1e30)
     corpus: str | None = None
-    test_lengths: tuple[int, ...] = ()
+    test_lengths: tuple[int, ...] = bounded((), 1, 2**17)
 
     def key(self) -> str:
         """A name for this run: the same on every machine, another one for any other run.
@@ -75,7 +77,7 @@ class AtLength:
 
 
 @dataclass(frozen=True)
-class Outcome:
+class TrialOutcome:
     """What came of a trial. Losses are in nats a token; None stands for a number that was not finite.
 
     `held_out` and `accuracy` are measured on examples no model trained on, the same for every trial of a task;
@@ -103,13 +105,13 @@ class Outcome:
     precision: str
     versions: dict[str, str]
 
-    def numbers(self) -> "Outcome":
+    def numbers(self) -> "TrialOutcome":
         """The same without what no seed fixes (time): two runs of one trial are equal when these are."""
         return replace(self, seconds=0.0)
 
 
 @dataclass(frozen=True)
-class Interval:
+class SeedInterval:
     """A mean over seeds with its 95 % t-interval; `low` and `high` are None for fewer than two seeds."""
 
     mean: float
@@ -129,8 +131,8 @@ class Cell:
     series: str
     x: float | None
     settings: dict[str, str]
-    loss: Interval | None
-    accuracy: Interval | None
+    loss: SeedInterval | None
+    accuracy: SeedInterval | None
     diverged: int
     effect: float | None
     gate_start: float | None
@@ -186,4 +188,4 @@ class SweepRecord:
     blocks: tuple[tuple[str, tuple[str, ...]], ...]
     cells: tuple[Cell, ...]
     analyses: tuple[Analysis, ...]
-    outcomes: tuple[Outcome, ...]
+    outcomes: tuple[TrialOutcome, ...]

@@ -13,7 +13,7 @@ WIDE = 110
 
 
 def show(lines: tuple[RuleLine, ...], console: Console) -> None:
-    """One line a rule."""
+    """Print one line per rule."""
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
     table.add_column(str(Text("rule", "规则")), style="bold", no_wrap=True)
     table.add_column(str(Text("formula", "公式")), overflow="fold")
@@ -32,7 +32,7 @@ def show(lines: tuple[RuleLine, ...], console: Console) -> None:
 
 
 def explain(page: RulePage, console: Console) -> None:
-    """One rule, its sources, and its numbers over d and n."""
+    """Print one rule: formula, sources, and its multiplier over d and n."""
     console.print(f"[bold]{page.name}[/bold]", highlight=False)
     for line in page.rules:
         facts = Table.grid(padding=(0, 2))
@@ -63,5 +63,5 @@ def _grid(page: RulePage) -> Table:
 
 
 def number(value: float | None) -> str:
-    """Four digits, or a dash where there is no one number."""
+    """Four digits, or a dash where the rule is not one number."""
     return "–" if value is None else f"{value:.4g}"

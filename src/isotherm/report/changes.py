@@ -48,7 +48,7 @@ class StateFlip:
 
 @dataclass(frozen=True)
 class ComparedFinding:
-    """A finding that only one of the check-ups has, with the layer's name, by which it was matched."""
+    """A finding that only one of the check-ups has; `name` is that of its layer, by which findings are matched."""
 
     name: str | None
     finding: Finding
@@ -93,13 +93,13 @@ def compare(before: CheckRecord, after: CheckRecord) -> CompareRecord:
 
 
 def change(before: float | None, after: float | None) -> Change:
-    """One number before and after; what is not a number counts as missing."""
+    """One number before and after; NaN and Inf count as missing."""
     before, after = (value if value is not None and isfinite(value) else None for value in (before, after))
     return Change(before, after, None if before is None or after is None else after - before)
 
 
 def _by_name(record: CheckRecord) -> dict[tuple[str, int], Layer]:
-    """Layers by name and, where a module is shared and runs several times, by which time it is."""
+    """Layers by name and, for a shared module that runs several times, the number of the run."""
     found: dict[tuple[str, int], Layer] = {}
     times: dict[str, int] = {}
     for layer in record.layers:

@@ -3,15 +3,14 @@
 from collections.abc import Iterator
 
 from rich.console import Console
-from rich.padding import Padding
-from rich.table import Table
 from rich.text import Text as Styled
 
 from isotherm.language import Language, Text
 from isotherm.printable import printable
 from isotherm.record import State
-from isotherm.report import digits, glyphs, words
+from isotherm.report import digits, vocabulary
 from isotherm.report.changes import Change, ComparedFinding, CompareRecord, LayerChange, compare
+from isotherm.report.layout import MORE, heading, indented, rest, table
 from isotherm.report.markdown import escaped, markdown_table
 
 __all__ = ["CompareRecord", "compare", "show", "to_markdown"]
@@ -25,7 +24,6 @@ _FLIPPED = Text("Heads in another state", "状态改变的注意力头")
 _ADDED = Text("Layers added", "新增的层")
 _REMOVED = Text("Layers removed", "移除的层")
 _SAME = Text("Nothing changed.", "没有变化。")
-_MORE = Text("… and {n} more", "…… 另有 {n} 项")
 _FINDING = Text("{glyph} {code} ({place}) {message}", "{glyph} {code}（{place}）{message}")
 _FLIP = Text("layer {layer}, heads {heads}: {before} → {after}", "第 {layer} 层，头 {heads}：{before} → {after}")
 _HEADS = (
@@ -46,9 +44,12 @@ def show(record: CompareRecord, console: Console, language: Language) -> None:
     for title, findings, style in ((_NEW, record.new_findings, ""), (_GONE, record.gone_findings, "green")):
         _listed(console, title, [_finding_line(found, language) for found in findings], language, style)
     if moved := moved_layers(record):
-        _heading(console, _MOVED, language)
-        console.print(_table(moved, language))
-        _rest(console, len(moved), language)
+        heading(console, _MOVED, language)
+        made = table(_HEADS, language, left=())
+        for line in moved[:MOST]:
+            made.add_row(str(line.index), *map(_arrow, _changes(line)))
+        console.print(made)
+        rest(console, len(moved) - MOST, language)
     _listed(console, _FLIPPED, _flip_lines(record, language), language)
     for title, names in ((_ADDED, record.added_layers), (_REMOVED, record.removed_layers)):
         _listed(console, title, [printable(name, 100) for name in names], language)
@@ -71,7 +72,7 @@ def to_markdown(record: CompareRecord, language: Language) -> str:
 
 
 def moved_layers(record: CompareRecord) -> list[LayerChange]:
-    """Layers whose shown numbers differ, the largest change first, relative to the size of what changed."""
+    """Layers whose rounded numbers differ, the largest relative change first."""
     moved = [(size, line) for line in record.layers if (size := _size(line)) > 0]
     return [line for _, line in sorted(moved, key=lambda item: (-item[0], item[1].index))]
 
@@ -108,15 +109,15 @@ def _parts(record: CompareRecord) -> Iterator[bool]:
 def _finding_line(found: ComparedFinding, language: Language) -> str:
     finding = found.finding
     return _FINDING.format(
-        glyph=glyphs.SEVERITY_GLYPHS[finding.severity],
+        glyph=vocabulary.SEVERITY_GLYPHS[finding.severity],
         code=printable(finding.code, 60),
-        place=words.place(finding.layer, finding.head),
+        place=vocabulary.place(finding.layer, finding.head),
         message=printable(finding.message.to(language), 300),
     ).to(language)
 
 
 def _flip_lines(record: CompareRecord, language: Language) -> list[str]:
-    """Heads of a layer that went the same way share a line."""
+    """One line for all heads of a layer that changed between the same two states."""
     groups: dict[tuple[int, State, State], list[str]] = {}
     for flip in record.flips:
         groups.setdefault((flip.layer, flip.before, flip.after), []).append(str(flip.head))
@@ -128,40 +129,21 @@ def _flip_lines(record: CompareRecord, language: Language) -> list[str]:
 
 
 def _state(state: State) -> Text:
-    name, glyph = words.STATES[state], glyphs.STATE_GLYPHS[state]
+    name, glyph = vocabulary.STATES[state], vocabulary.STATE_GLYPHS[state]
     return Text(f"{glyph} {name.en}", f"{glyph} {name.zh}")
-
-
-def _heading(console: Console, title: Text, language: Language) -> None:
-    console.print()
-    console.print(Styled(title.to(language), style="bold underline"))
 
 
 def _listed(console: Console, title: Text, lines: list[str], language: Language, style: str = "") -> None:
     if not lines:
         return
-    _heading(console, title, language)
+    heading(console, title, language)
     for line in lines[:MOST]:
-        console.print(Padding(Styled(line, style=style), (0, 0, 0, 2), expand=False))
-    _rest(console, len(lines), language)
-
-
-def _rest(console: Console, total: int, language: Language) -> None:
-    if total > MOST:
-        console.print(Styled(f"  {_MORE.format(n=total - MOST).to(language)}", style="dim"))
+        indented(console, Styled(line, style=style))
+    rest(console, len(lines) - MOST, language)
 
 
 def _bullets(title: Text, lines: list[str], language: Language) -> list[str]:
     if not lines:
         return []
-    more = [_MORE.format(n=len(lines) - MOST).to(language)] if len(lines) > MOST else []
+    more = [MORE.format(n=len(lines) - MOST).to(language)] if len(lines) > MOST else []
     return [f"**{title.to(language)}**", "\n".join(f"- {escaped(line, 400)}" for line in [*lines[:MOST], *more])]
-
-
-def _table(moved: list[LayerChange], language: Language) -> Table:
-    table = Table(box=None, padding=(0, 2, 0, 0))
-    for head in _HEADS:
-        table.add_column(head.to(language), justify="right", header_style="dim")
-    for line in moved[:MOST]:
-        table.add_row(str(line.index), *map(_arrow, _changes(line)))
-    return table

@@ -41,12 +41,12 @@ def compact(value: float | None, digits: int = 4) -> float | int | None:
 
 
 def thousands(count: int) -> str:
-    """4,096."""
+    """A count with commas: 4,096."""
     return f"{count:,}"
 
 
 def magnitude(count: int) -> str:
-    """How many parameters, roughly.
+    """A count to three digits, in thousands, millions or billions.
 
     >>> magnitude(124_439_808), magnitude(70_000_000_000), magnitude(512)
     ('124 M', '70 B', '512')

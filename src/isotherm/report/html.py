@@ -1,7 +1,7 @@
-"""One HTML file with everything in it: opens from a disk, asks the network for nothing, stays under 500 kB.
+"""A check-up as one HTML file that works without a network and stays under 500 kB.
 
-The record travels as JSON in a block that no browser runs; the page's own script reads it and builds the document from
-text, never from markup. A content security policy lets only that script and style in, by their hashes.
+The record is embedded as JSON, which browsers do not run; the page's script reads it and builds the document from text,
+never from markup. A content security policy allows only this script and style, by their hashes.
 """
 
 import json
@@ -11,7 +11,8 @@ from typing import Any
 from isotherm.language import Language, current
 from isotherm.printable import printable
 from isotherm.record import CheckRecord
-from isotherm.report import glyphs, shell, words
+from isotherm.report import shell, vocabulary
+from isotherm.report.draw import palette
 from isotherm.report.files import write_atomically
 from isotherm.report.page_words import PAGE
 from isotherm.report.payload import ALPHABET, payload, size_of
@@ -28,33 +29,34 @@ _SCRIPTS = (
     "downloads.js",
     "main.js",
 )
-_STYLES = ("page.css", "parts.css", "print.css")
 _ESCAPES = {ord(letter): f"\\u{ord(letter):04x}" for letter in "<>&\u2028\u2029"}
 
 
 def to_html(record: CheckRecord, language: Language | None = None) -> str:
     """The page as text; it opens in `language` and can be switched to the other."""
     opening = language or current()
-    title = f"{printable(record.model.name, 80)} · isotherm"
     fixed = _vocabulary() | {"language": opening}
-    empty = shell.fill(
-        "page/page.html",
-        style="\n".join(shell.asset(f"page/{name}") for name in _STYLES),
-        script=shell.script([shell.asset(f"page/{name}") for name in _SCRIPTS]),
-        title=title,
-        language=opening,
-    )
-    room = LIMIT - len(empty.encode()) - size_of(fixed) - 4000
+    room = LIMIT - len(_page(record, "", opening).encode()) - size_of(fixed) - 4000
     for _ in range(12):
-        page = empty.replace(shell.MARK, _embedded(fixed | payload(record, room)))
+        page = _page(record, _embedded(fixed | payload(record, room)), opening)
         if len(page.encode()) <= LIMIT:
             break
         room = room * 3 // 4
     return page
 
 
+def _page(record: CheckRecord, data: str, opening: Language) -> str:
+    return shell.fill(
+        shell.asset("check.html").replace("%%data%%", data),
+        scripts=_SCRIPTS,
+        wait=True,
+        title=f"{printable(record.model.name, 80)} · isotherm",
+        language=opening,
+    )
+
+
 def write_html(record: CheckRecord, path: str | PathLike[str], language: Language | None = None) -> None:
-    """Write the page: whole or not at all."""
+    """Write the page."""
     write_atomically(path, to_html(record, language))
 
 
@@ -64,10 +66,14 @@ def _embedded(data: dict[str, Any]) -> str:
 
 
 def _vocabulary() -> dict[str, Any]:
-    """Words, signs and colours: defined in Python, once, for every view."""
+    """Words, signs and colours, which the page's script takes from here."""
     states = {
-        state: {"glyph": glyphs.STATE_GLYPHS[state], "colour": glyphs.STATE_COLOURS[state], "name": [text.en, text.zh]}
-        for state, text in words.STATES.items()
+        state: {
+            "glyph": vocabulary.STATE_GLYPHS[state],
+            "colour": palette.STATE_COLOURS[state],
+            "name": [text.en, text.zh],
+        }
+        for state, text in vocabulary.STATES.items()
     }
     statistics = [
         {
@@ -77,17 +83,20 @@ def _vocabulary() -> dict[str, Any]:
             "sharp_high": it.sharp_high,
             "unit_interval": it.unit_interval,
         }
-        for it in words.STATISTICS
+        for it in vocabulary.STATISTICS
     ]
     severities = {
-        severity: {"glyph": glyphs.SEVERITY_GLYPHS[severity], "name": [text.en, text.zh]}
-        for severity, text in words.SEVERITIES.items()
+        severity: {"glyph": vocabulary.SEVERITY_GLYPHS[severity], "name": [text.en, text.zh]}
+        for severity, text in vocabulary.SEVERITIES.items()
     }
     return {
         "words": {key: [text.en, text.zh] for key, text in PAGE.items()},
         "state_kinds": states,
         "statistics": statistics,
         "severities": severities,
-        "ramp": glyphs.RAMP,
+        "ramp": palette.RAMP,
+        "dashes": palette.DASHES,
+        "colours": len(palette.SERIES["light"]),
+        "ink": [palette.ON_PALE, palette.ON_DEEP],
         "alphabet": ALPHABET,
     }

@@ -1,6 +1,6 @@
 """A check-up as a pull request's comment: the verdict, what to act on, which scales disagree, what other rules would do.
 
-Names come from someone's model: everything is escaped, so that none can make markup of its own or call a person.
+Names come from someone's model: everything is escaped, so that a name cannot become markup or mention a person.
 """
 
 import re
@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from isotherm.language import Language, Text
 from isotherm.printable import printable
 from isotherm.record import CheckRecord, Finding
-from isotherm.report import digits, glyphs, summary, words
+from isotherm.report import digits, summary, vocabulary
 
 MOST_FINDINGS = 20
 MOST_LAYERS = 20
@@ -64,14 +64,14 @@ def escaped(text: str, limit: int = 300) -> str:
 
 
 def markdown_table(heads: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
-    """A table; the first column is aligned left, numbers are left to the renderer."""
+    """A table in Markdown."""
     titles = list(heads)
     lines = [titles, ["---"] * len(titles), *rows]
     return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
 
 
 def to_markdown(record: CheckRecord, language: Language) -> str:
-    """The summary, ending with one newline."""
+    """The comment, ending with one newline."""
     shape = _SHAPE.format(
         layers=len(record.layers),
         heads=summary.widest(record),
@@ -79,7 +79,7 @@ def to_markdown(record: CheckRecord, language: Language) -> str:
         how=summary.how_got(record),
     )
     severity = summary.verdict_severity(record)
-    glyph = "✔" if severity is None else glyphs.SEVERITY_GLYPHS[severity]
+    glyph = "✔" if severity is None else vocabulary.SEVERITY_GLYPHS[severity]
     blocks = [
         f"### {_TITLE.format(name=escaped(record.model.name, 80)).to(language)}",
         f"**{glyph} {summary.verdict(record).to(language)}** · {shape.to(language)}",
@@ -103,9 +103,9 @@ def _findings(record: CheckRecord, language: Language) -> list[str]:
 
 def _finding(finding: Finding, language: Language) -> list[str]:
     return [
-        glyphs.SEVERITY_GLYPHS[finding.severity],
+        vocabulary.SEVERITY_GLYPHS[finding.severity],
         escaped(finding.code, 60),
-        words.place(finding.layer, finding.head).to(language),
+        vocabulary.place(finding.layer, finding.head).to(language),
         escaped(finding.message.to(language)),
         escaped(finding.advice.to(language)),
     ]
@@ -142,7 +142,7 @@ def _what_if(record: CheckRecord, language: Language) -> list[str]:
         return []
     rows = []
     for line in map(summary.rule_summary, record.what_if[:MOST_LAYERS]):
-        name = escaped(words.rule_name(line.rule).to(language), 60)
+        name = escaped(vocabulary.rule_name(line.rule).to(language), 60)
         values = (line.entropy_fraction, line.gate_p50, line.gate_p10, line.max_logit)
         rows.append([f"**{name}**" if line.rule == "as is" else name, *(digits.number(value) for value in values)])
     return [_WHAT_IF.to(language), markdown_table([head.to(language) for head in _RULE_HEADS], rows)]

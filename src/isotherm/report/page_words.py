@@ -1,4 +1,4 @@
-"""Every word of the HTML page, in both languages; the page's script looks them up by key and holds none itself."""
+"""Every word of the check-up page, in both languages; the page's script looks them up by key."""
 
 from typing import Final
 
@@ -163,7 +163,7 @@ PAGE: Final[dict[str, Text]] = {
     "context_now": Text("Entropy / ln n at {n} tokens", "长度 {n} 时的熵 / ln n"),
     "context_then": Text("predicted at {n} tokens", "长度 {n} 时的预测值"),
     "context_factor": Text("log-n factor that keeps it", "保持不变所需的 log-n 因子"),
-    "method": Text("How these numbers were got", "这些数字从何而来"),
+    "method": Text("How these numbers were obtained", "这些数字从何而来"),
     "method_exact": Text(
         "Statistics are {how}, taken from the softmax rows of one forward pass of {tokens} tokens, masked keys left out. "
         "Rows without a visible key or with NaN or Inf are counted, never averaged in.",
@@ -193,7 +193,7 @@ PAGE: Final[dict[str, Text]] = {
     ),
     "versions": Text("Versions", "版本"),
     "footer": Text(
-        "Made by isotherm. This file holds everything it shows and asks the network for nothing.",
+        "Made by isotherm. This file holds everything it shows and needs no network.",
         "由 isotherm 生成。本文件自带全部内容，不向网络请求任何资源。",
     ),
 }

@@ -1,8 +1,7 @@
-"""What the page carries: the record in compact form, cut to a number of bytes so that no model makes a page too big.
+"""The data of the check-up page: the record in compact form, cut so that the page stays below its limit.
 
-What is cut is chosen by how much it deserves a look (`summary.remarkable`), is the same every time, and is counted in
-`left_out` so that the page can say so: findings past a share of the room, layers past what the map can hold, then the
-finer pictures of the heads least worth a look.
+Three things can be cut: findings beyond their share of the bytes, layers beyond what the map can hold, and the details
+of the least remarkable heads (`summary.remarkable`). What was cut is counted in `left_out`, and the page says so.
 """
 
 import json
@@ -14,7 +13,7 @@ from typing import Any
 from isotherm.language import Text
 from isotherm.printable import printable
 from isotherm.record import CheckRecord, HeadStats, Layer, Spread, WhatIfLayer
-from isotherm.report import glyphs, summary, words
+from isotherm.report import summary, vocabulary
 from isotherm.report.digits import compact
 from isotherm.report.summary import LayerSummary
 
@@ -31,13 +30,13 @@ def size_of(value: object) -> int:
 
 
 class Texts:
-    """Sentences and names, each kept once; the rest of the payload refers to them by number."""
+    """Sentences and names, each stored once; the rest of the payload refers to them by index."""
 
     def __init__(self) -> None:
         self.known: dict[tuple[str, str], int] = {}
 
     def add(self, text: Text | str | None, limit: int = 600) -> int | None:
-        """The number of a sentence; None for none."""
+        """The index of a sentence; None for None."""
         if text is None:
             return None
         english, chinese = (text, text) if isinstance(text, str) else (text.en, text.zh)
@@ -79,7 +78,7 @@ def payload(record: CheckRecord, room: int) -> dict[str, Any]:
 
 
 def _within(room: int, rows: Iterable[Any]) -> list[Any]:
-    """As many rows, from the first on, as fit."""
+    """The first rows, as many as fit into `room` bytes."""
     kept, used = [], 0
     for row in rows:
         used += size_of(row) + 1
@@ -168,7 +167,7 @@ def _layer(line: LayerSummary, texts: Texts) -> dict[str, Any]:
 
 
 def _irregular(layer: Layer) -> list[int] | None:
-    """Numbers of the heads where they are not simply 0, 1, 2…"""
+    """The heads' numbers, where they are not simply 0, 1, 2…"""
     numbers = [head.head for head in layer.head_stats]
     return None if numbers == list(range(len(numbers))) else numbers
 
@@ -203,7 +202,7 @@ def _what_if(record: CheckRecord, texts: Texts, shown: set[int], room: int) -> l
         room -= size_of(curve)
         rules.append(
             {
-                "rule": texts.add(words.rule_name(what_if.rule), 60),
+                "rule": texts.add(vocabulary.rule_name(what_if.rule), 60),
                 "as_is": what_if.rule == "as is",
                 "medians": [compact(value) for value in medians],
                 "curve": curve if room > 0 else [],
@@ -213,7 +212,7 @@ def _what_if(record: CheckRecord, texts: Texts, shown: set[int], room: int) -> l
 
 
 def _layers_within(record: CheckRecord, room: int) -> list[LayerSummary]:
-    """All layers, or as many of those most worth a look as the room allows."""
+    """All layers or, where they do not fit, those most worth a look."""
     many = sum(len(layer.head_stats) for layer in record.layers) > MANY_HEADS
     per_head = 2 * len(COLUMNS) + 1 if many else 7 * len(COLUMNS)
     size = max((len(layer.head_stats) for layer in record.layers), default=0) * per_head + 400
@@ -232,7 +231,7 @@ def columns_of(heads: Sequence[HeadStats]) -> dict[str, Any]:
         "sink": [head.sink for head in heads],
         "n_eff": [head.n_eff.p50 for head in heads],
     }
-    states = list(glyphs.STATE_GLYPHS)
+    states = list(vocabulary.STATE_GLYPHS)
     columns: dict[str, Any] = {"state": "".join(str(states.index(head.state)) for head in heads)}
     for name in COLUMNS:
         columns[name] = pack(values[name]) if len(heads) > MANY_HEADS else [compact(value) for value in values[name]]
@@ -240,9 +239,11 @@ def columns_of(heads: Sequence[HeadStats]) -> dict[str, Any]:
 
 
 def pack(values: Sequence[float | None]) -> dict[str, Any]:
-    """Two characters a number: 7,742 even steps between the least and the largest, of the logarithm where they span
-    decades (twelve at most: what is smaller reads as the smallest); the first code is «none», the second zero. The step
-    is 0.4 % over twelve decades, 1.3e-4 over [0, 1]."""
+    """Numbers as two characters each: code 0 is «none», 1 is zero, the others are even steps from the least to the largest.
+
+    Steps are logarithmic where the values span decades, twelve at most: smaller values read as the smallest. A step is
+    0.4 % over twelve decades, 1.3e-4 over [0, 1].
+    """
     known = [value for value in values if value is not None and isfinite(value)]
     positive = [value for value in known if value > 0]
     logarithmic = len(positive) > 0 and min(known) >= 0 and max(positive) / min(positive) > 50
@@ -265,7 +266,7 @@ def pack(values: Sequence[float | None]) -> dict[str, Any]:
 
 
 def _details_within(room: int, record: CheckRecord, layers: list[LayerSummary]) -> list[list[Any]]:
-    """Finer pictures, most remarkable head first, until the room is full."""
+    """The details of heads, the most remarkable first, until the room is full."""
     order = ((line.layer.index, head.head) for line in layers for head in line.layer.head_stats)
     places = {head: place for place, head in enumerate(order)}
     heads = (((layer.index, head.head), head) for layer, head in summary.remarkable(record))
@@ -287,7 +288,7 @@ def _head_what_if(replayed: list[dict[int, WhatIfLayer]], layer: int, head: int)
 def _detail(place: int, head: HeadStats) -> list[Any]:
     """[place, spreads, predicted, counts, sampled, gate and entropy histograms, gate and entropy along the sequence].
 
-    What the head does under other rules comes after them.
+    The caller appends the head under other rules.
     """
     spreads: list[Spread] = [getattr(head, name) for name in _SPREADS]
     detail = head.detail

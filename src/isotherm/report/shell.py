@@ -1,36 +1,36 @@
-"""What every page of ours is put into: one file, with a policy that lets in only its own script and style, by their hashes."""
+"""The shell of every page: one file whose policy lets in only its own script and style, by their hashes."""
 
 from base64 import b64encode
+from collections.abc import Sequence
 from functools import cache
 from hashlib import sha256
 from html import escape
 from importlib.resources import files
 
-MARK = "\x00"
+from isotherm.report.draw import palette
 
 
 @cache
-def asset(path: str) -> str:
-    """A piece of a page, by its path in this folder."""
-    return files(__package__).joinpath(*path.split("/")).read_text(encoding="utf-8")
+def asset(name: str) -> str:
+    """A file of the folder `page`."""
+    return files(__package__).joinpath("page", name).read_text(encoding="utf-8")
 
 
-def script(pieces: list[str]) -> str:
-    """Scripts as one, with names of their own."""
-    return '(() => {\n"use strict";\n' + "\n".join(pieces) + "\n})();\n"
-
-
-def fill(template: str, *, style: str, script: str, title: str, language: str, **given: str) -> str:
-    """The head all pages share and a template, their places filled, each once and none read again; a mark where none is
-    given."""
+def fill(
+    body: str, *, styles: Sequence[str] = (), scripts: Sequence[str], wait: bool = False, title: str, language: str
+) -> str:
+    """A page with this body. Its script runs before the body is read or, told to `wait`, after."""
+    style = "\n".join([*map(asset, ("page.css", "parts.css", *styles, "print.css")), palette.page_style()])
+    start, end = ('addEventListener("DOMContentLoaded", () => {', "});") if wait else ("(() => {", "})();")
+    script = "\n".join([start, '"use strict";', *map(asset, scripts), end])
     policy = (
         f"default-src 'none'; script-src {_hash(script)}; style-src {_hash(style)}; "
         "img-src data: blob:; base-uri 'none'; form-action 'none'"
     )
-    values = {"style": style, "script": script, "title": escape(title), "policy": escape(policy), "language": language}
-    values |= given
-    pieces = (asset("page/head.html") + asset(template)).split("%%")
-    return "".join(values.get(piece, MARK) if number % 2 else piece for number, piece in enumerate(pieces))
+    values = {"style": style, "script": script, "title": escape(title), "policy": escape(policy)}
+    values |= {"language": language, "body": body}
+    pieces = asset("page.html").split("%%")  # filled in one pass: a value is never searched for places
+    return "".join(values[piece] if number % 2 else piece for number, piece in enumerate(pieces))
 
 
 def _hash(text: str) -> str:

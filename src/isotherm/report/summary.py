@@ -8,7 +8,7 @@ from statistics import median
 
 from isotherm.language import Text
 from isotherm.record import CheckRecord, Finding, HeadStats, Layer, Severity, State, WhatIf
-from isotherm.report import words
+from isotherm.report import vocabulary
 from isotherm.theory import freezing_threshold
 
 SEVERITY_ORDER: tuple[Severity, ...] = ("error", "warning", "note")
@@ -41,12 +41,12 @@ class WhatIfSummary:
 
 
 def finite(values: Iterable[float | None]) -> list[float]:
-    """Those that are numbers."""
+    """The values that are finite numbers."""
     return [value for value in values if value is not None and isfinite(value)]
 
 
 def middle(values: Iterable[float | None]) -> float | None:
-    """The median of those that are numbers."""
+    """The median of the finite numbers; None where there are none."""
     numbers = finite(values)
     return median(numbers) if numbers else None
 
@@ -62,7 +62,7 @@ def critical_spread(layer: Layer) -> float | None:
 
 
 def summarise(layer: Layer) -> LayerSummary:
-    """A layer in one line; `weight` orders layers by how much they deserve a look."""
+    """A layer in one line; a larger `weight` deserves more of a look."""
     heads = layer.head_stats
     gate = middle(head.jacobian_trace.p50 for head in heads)
     return LayerSummary(
@@ -106,19 +106,19 @@ def severity_counts(record: CheckRecord) -> dict[Severity, int]:
 def state_counts(record: CheckRecord) -> dict[State, int]:
     """How many heads are in each state, zeros included."""
     counted = Counter(head.state for layer in record.layers for head in layer.head_stats)
-    return {state: counted[state] for state in words.STATES}
+    return {state: counted[state] for state in vocabulary.STATES}
 
 
 def verdict(record: CheckRecord) -> Text:
     """The whole check-up in one line."""
     if not record.layers:
-        return words.NOT_SEEN
-    counts = [words.counted(severity, n) for severity, n in severity_counts(record).items() if n]
-    return words.joined(counts) if counts else words.HEALTHY
+        return vocabulary.NOT_SEEN
+    counts = [vocabulary.counted(severity, n) for severity, n in severity_counts(record).items() if n]
+    return vocabulary.joined(counts) if counts else vocabulary.HEALTHY
 
 
 def verdict_severity(record: CheckRecord) -> Severity | None:
-    """The gravest severity found; None where there is nothing to act on."""
+    """The most severe severity found; None where there is nothing to act on."""
     return next((severity for severity, n in severity_counts(record).items() if n), None)
 
 
@@ -128,8 +128,10 @@ def how_got(record: CheckRecord) -> Text:
     if labels == {"sampled"}:
         heads = [head for layer in record.layers for head in layer.head_stats]
         interval = max((head.entropy_interval or 0.0 for head in heads), default=0.0)
-        return words.SAMPLED.format(rows=heads[0].rows, total=heads[0].rows_total or heads[0].rows, interval=interval)
-    return words.MIXED if "sampled" in labels else words.EXACT
+        return vocabulary.SAMPLED.format(
+            rows=heads[0].rows, total=heads[0].rows_total or heads[0].rows, interval=interval
+        )
+    return vocabulary.MIXED if "sampled" in labels else vocabulary.EXACT
 
 
 def widest(record: CheckRecord) -> int:
@@ -149,7 +151,7 @@ def rule_summary(what_if: WhatIf) -> WhatIfSummary:
 
 
 def remarkable(record: CheckRecord) -> list[tuple[Layer, HeadStats]]:
-    """Every head, the one most worth a look first: those a finding names, then by state, then the most closed."""
+    """Every head, sorted: first those that a finding names, then by state, then by how closed the gate is."""
     named = {
         (finding.layer, finding.head): 3 - SEVERITY_ORDER.index(finding.severity) for finding in record.findings[::-1]
     }

@@ -1,11 +1,11 @@
-"""A sweep on a terminal: every setting with its mean over seeds, and the numbers that sum each series up."""
+"""A sweep on a terminal: every setting with its mean over seeds, and a summary of each series."""
 
 from rich import box
 from rich.console import Console
 from rich.table import Table
 
 from isotherm.language import Text
-from isotherm.record.sweep import Analysis, Cell, Interval, SweepRecord
+from isotherm.record.sweep import Analysis, Cell, SeedInterval, SweepRecord
 
 NAMES = {
     "lr": Text("learning rate", "学习率"),
@@ -52,7 +52,7 @@ SUMMARY = Text(
 
 
 def show(record: SweepRecord, console: Console) -> None:
-    """One table a block, the legend, then the numbers that sum the series up."""
+    """Print one table per block, the legend, then the summary of each series."""
     console.print(record.title, style="bold", highlight=False, markup=False)
     for block in dict.fromkeys(cell.block for cell in record.cells):
         console.print(_table(record, block, [cell for cell in record.cells if cell.block == block]))
@@ -103,14 +103,14 @@ def _summary(name: str, analyses: list[Analysis]) -> Table:
     for analysis in sorted(analyses, key=lambda one: (one.block, one.value)):
         series = f"{analysis.block}: {analysis.series}" if analysis.block else analysis.series
         seeds = 2 if analysis.low is not None else 1
-        table.add_row(series, said(Interval(analysis.value, analysis.low, analysis.high, seeds)))
+        table.add_row(series, said(SeedInterval(analysis.value, analysis.low, analysis.high, seeds)))
     return table
 
 
-def said(value: Interval | None) -> str:
-    """A mean and half its interval.
+def said(value: SeedInterval | None) -> str:
+    """A mean and half the width of its interval.
 
-    >>> said(Interval(1.5, 1.25, 1.75, 3)), said(Interval(1.5, None, None, 1)), said(None)
+    >>> said(SeedInterval(1.5, 1.25, 1.75, 3)), said(SeedInterval(1.5, None, None, 1)), said(None)
     ('1.500 ± 0.250', '1.500', '–')
     """
     if value is None:

@@ -6,8 +6,8 @@ from rich.table import Table
 
 from isotherm.language import Text
 from isotherm.record import Reading, TemperatureTable
+from isotherm.report.draw.terminal import bar
 
-BLOCKS = " ▏▎▍▌▋▊▉█"
 TITLE = Text(
     "One softmax row over n = {n} keys: random unit-variance q and k, {rows} rows a reading.",
     "n = {n} 个键上的 softmax 行：q、k 为单位方差随机向量，每个读数 {rows} 行。",
@@ -29,7 +29,7 @@ VERDICT = Text(
 
 
 def show(table: TemperatureTable, console: Console) -> None:
-    """The table, its legend, and what it says in a sentence."""
+    """Print the table, its legend, and its conclusion in a sentence."""
     console.print(str(TITLE.format(n=table.n, rows=f"{table.rows_measured:,}")), style="bold", highlight=False)
     console.print(_grid(table))
     console.print(str(LEGEND.format(threshold=table.threshold)), style="dim", highlight=False)
@@ -62,14 +62,3 @@ def _cells(reading: Reading) -> tuple[str, ...]:
         bar(reading.gate, 10),
         f"{reading.gate_p10:.2g}",
     )
-
-
-def bar(fraction: float, width: int) -> str:
-    """A bar of eighths: 0 is blank, 1 is full.
-
-    >>> bar(0.5, 3)
-    '█▌ '
-    """
-    eighths = round(max(0.0, min(1.0, fraction)) * width * 8)
-    full, part = divmod(eighths, 8)
-    return (BLOCKS[8] * full + (BLOCKS[part] if full < width else "")).ljust(width)

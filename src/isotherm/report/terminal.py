@@ -1,20 +1,24 @@
 """A check-up at a glance, in a terminal: what to act on first, then the picture, then the numbers behind it.
 
-Made for 80 columns, both languages, colour or none: every colour has a sign beside it.
+It fits 80 columns and needs no colour: every colour has a sign beside it.
 """
 
+from collections.abc import Iterator
 from itertools import groupby
 
 from rich.console import Console
-from rich.padding import Padding
+from rich.table import Table
 from rich.text import Text as Styled
 
 from isotherm.language import Language, Text
 from isotherm.printable import printable
-from isotherm.record import CheckRecord, Finding
-from isotherm.report import digits, glyphs, summary, words
-from isotherm.report.terminal_heads import heads_picture
-from isotherm.report.terminal_tables import comparison_lines, layer_table, what_if_table
+from isotherm.record import CheckRecord, Finding, ScaleAudit
+from isotherm.report import digits, summary, vocabulary
+from isotherm.report.draw import palette
+from isotherm.report.draw.terminal import bar
+from isotherm.report.head_map import head_map
+from isotherm.report.layout import heading, indented, rest, table
+from isotherm.report.summary import LayerSummary
 
 FEW_LAYERS = 24
 FEW_FINDINGS = 12
@@ -27,7 +31,6 @@ _ADVICE = Text("Advice", "建议")
 _IMPLEMENTATIONS = Text("Implementations", "实现对比")
 _UNSEEN = Text("Not seen", "未能观察")
 _CONTEXT = Text("Longer context", "更长的上下文")
-_MORE_FINDINGS = Text("… and {n} more", "…… 另有 {n} 条")
 _WORST_ONLY = Text(
     "The {shown} layers most worth a look; the other {hidden} are in the report.",
     "以下是最值得一看的 {shown} 层；其余 {hidden} 层见报告。",
@@ -39,6 +42,41 @@ _AT_INITIALISATION = Text("at initialisation", "初始化状态")
 _FACTOR = Text(
     "{place}: logit spread {spread}, target {target}: multiply by {factor}.",
     "{place}：logit 标准差 {spread}，目标 {target}：乘以 {factor}。",
+)
+_COLUMNS = (
+    Text("layer", "层"),
+    Text("passed", "传入"),
+    Text("effective", "实测"),
+    Text("declared", "声明"),
+    Text("", ""),
+    Text("σ", "σ"),
+    Text("σ_c", "σ_c"),
+    Text("entropy", "熵占比"),
+    Text("gate p10", "闸门 p10"),
+    Text("p50", "p50"),
+    Text("", ""),
+    Text("max", "最大"),
+)
+_NOTE = Text(
+    "Scale as passed to the kernel, measured, declared. σ: logit spread; σ_c = √(2 ln n), where the softmax freezes. "
+    "Entropy over ln n, gradient gate 1 − Σp² (p10 and p50 over rows), largest logit; medians over heads.",
+    "缩放依次为传给内核的、实测的、声明的。σ：logit 标准差；σ_c = √(2 ln n)，softmax 在此冻结。"
+    "熵除以 ln n、梯度闸门 1 − Σp²（各行的 p10 与 p50）、最大 logit；各注意力头取中位数。",
+)
+_RULES = (
+    Text("rule", "规则"),
+    Text("entropy", "熵占比"),
+    Text("gate p50", "闸门 p50"),
+    Text("gate p10", "闸门 p10"),
+    Text("max logit", "最大 logit"),
+)
+_AGREE = Text(
+    "{first} and {second} agree: {statistic} differs by at most {difference} (allowed {tolerance})",
+    "{first} 与 {second} 一致：{statistic} 至多相差 {difference}（容许 {tolerance}）",
+)
+_DISAGREE = Text(
+    "{first} and {second} disagree at {place}: {statistic} differs by {difference} (allowed {tolerance})",
+    "{first} 与 {second} 在{place}不一致：{statistic} 相差 {difference}（容许 {tolerance}）",
 )
 _COST = Text(
     "{seconds} s, of which one plain forward is {model} s; at most {peak} MiB of memory",
@@ -53,19 +91,19 @@ def show(record: CheckRecord, console: Console, language: Language) -> None:
     if record.layers:
         lines = summary.worst_layers(record, FEW_LAYERS if len(record.layers) <= FEW_LAYERS else FEW_LAYERS // 2)
         hidden = len(record.layers) - len(lines)
-        note = _WORST_ONLY.format(shown=len(lines), hidden=hidden).to(language) if hidden else None
-        _section(console, _HEADS.to(language), note)
-        console.print(heads_picture(record, lines, language, console))
-        _section(console, _LAYERS.to(language), note)
-        console.print(layer_table(lines, language))
+        note = _WORST_ONLY.format(shown=len(lines), hidden=hidden) if hidden else None
+        heading(console, _HEADS, language, note)
+        console.print(head_map(record, lines, language, console))
+        heading(console, _LAYERS, language, note)
+        console.print(_layer_table(lines, language))
     if record.what_if:
-        _section(console, _WHAT_IF.to(language))
-        console.print(what_if_table(record, language))
+        heading(console, _WHAT_IF, language)
+        console.print(_what_if_table(record, language))
     _advice(record, console, language)
     if record.comparisons:
-        _section(console, _IMPLEMENTATIONS.to(language))
-        for line in comparison_lines(record, language):
-            _indented(console, line)
+        heading(console, _IMPLEMENTATIONS, language)
+        for line in _comparison_lines(record, language):
+            indented(console, line)
     _rest(record, console, language)
 
 
@@ -95,75 +133,61 @@ def _title(record: CheckRecord, console: Console, language: Language) -> None:
 
 
 def _sign(severity: str) -> tuple[str, str]:
-    return glyphs.SEVERITY_GLYPHS[severity], glyphs.SEVERITY_STYLES[severity]  # type: ignore[index]
-
-
-def _section(console: Console, title: str, note: str | None = None) -> None:
-    console.print()
-    console.print(Styled(title, style="bold underline"))
-    if note:
-        console.print(Styled(note, style="dim"))
-
-
-def _indented(console: Console, line: Styled, by: int = 2) -> None:
-    console.print(Padding(line, (0, 0, 0, by), expand=False))
+    return vocabulary.SEVERITY_GLYPHS[severity], vocabulary.SEVERITY_STYLES[severity]  # type: ignore[index]
 
 
 def _findings(record: CheckRecord, console: Console, language: Language) -> None:
     ordered = summary.ordered_findings(record)
     if not ordered:
         return
-    _section(console, _FINDINGS.to(language))
+    heading(console, _FINDINGS, language)
     for _, group in groupby(ordered[:FEW_FINDINGS], key=lambda found: (found.code, found.advice, found.threshold)):
         _group(list(group), console, language)
-    if len(ordered) > FEW_FINDINGS:
-        console.print(Styled(_MORE_FINDINGS.format(n=len(ordered) - FEW_FINDINGS).to(language), style="dim"))
+    rest(console, len(ordered) - FEW_FINDINGS, language, by=0)
 
 
 def _group(findings: list[Finding], console: Console, language: Language) -> None:
-    """Findings alike, one after another: what to do about them is said once."""
+    """Findings that share their advice, which is printed once."""
     for finding in findings:
         glyph, style = _sign(finding.severity)
-        place = words.place(finding.layer, finding.head).to(language)
+        place = vocabulary.place(finding.layer, finding.head).to(language)
         code = printable(finding.code, 40)
         console.print(Styled.assemble((f"{glyph} ", style), (code, "bold"), (f"  {place}", "dim")))
-        _indented(console, Styled(printable(finding.message.to(language), 600)))
+        indented(console, Styled(printable(finding.message.to(language), 600)))
     if advice := findings[0].advice.to(language):
-        _indented(console, Styled(f"→ {printable(advice, 600)}", style="green"))
+        indented(console, Styled(f"→ {printable(advice, 600)}", style="green"))
     if threshold := findings[0].threshold.to(language):
-        _indented(console, Styled(printable(threshold, 300), style="dim"))
+        indented(console, Styled(printable(threshold, 300), style="dim"))
 
 
 def _advice(record: CheckRecord, console: Console, language: Language) -> None:
     advised = [(layer, layer.advice) for layer in record.layers if layer.advice is not None]
     if not advised:
         return
-    _section(console, _ADVICE.to(language))
+    heading(console, _ADVICE, language)
     for layer, advice in advised[:FEW_FINDINGS]:
-        where = words.place(layer.index, None)
+        where = vocabulary.place(layer.index, None)
         factor = _FACTOR.format(
             place=Text(where.en.capitalize(), where.zh),
             spread=digits.number(advice.spread),
             target=digits.number(advice.target),
             factor=digits.number(advice.factor),
         )
-        _indented(console, Styled(f"{factor.to(language)} {printable(advice.how.to(language), 600)}"))
-    if len(advised) > FEW_FINDINGS:
-        _indented(console, Styled(_MORE_FINDINGS.format(n=len(advised) - FEW_FINDINGS).to(language), style="dim"))
+        indented(console, Styled(f"{factor.to(language)} {printable(advice.how.to(language), 600)}"))
+    rest(console, len(advised) - FEW_FINDINGS, language)
 
 
 def _rest(record: CheckRecord, console: Console, language: Language) -> None:
     if record.unseen:
-        _section(console, _UNSEEN.to(language))
+        heading(console, _UNSEEN, language)
         for module in record.unseen[:FEW_FINDINGS]:
             name, kind = printable(module.name, 80), printable(module.module, 60)
             why = printable(module.why.to(language), 300)
-            _indented(console, Styled.assemble(("? ", "yellow"), name, (f" ({kind}) ", "dim"), why))
-        if len(record.unseen) > FEW_FINDINGS:
-            _indented(console, Styled(_MORE_FINDINGS.format(n=len(record.unseen) - FEW_FINDINGS).to(language)))
+            indented(console, Styled.assemble(("? ", "yellow"), name, (f" ({kind}) ", "dim"), why))
+        rest(console, len(record.unseen) - FEW_FINDINGS, language)
     if record.context is not None:
-        _section(console, _CONTEXT.to(language))
-        _indented(console, Styled(printable(record.context.message.to(language), 600)))
+        heading(console, _CONTEXT, language)
+        indented(console, Styled(printable(record.context.message.to(language), 600)))
     cost = _COST.format(
         seconds=digits.number(record.cost.seconds),
         model=digits.number(record.cost.model_seconds),
@@ -171,3 +195,69 @@ def _rest(record: CheckRecord, console: Console, language: Language) -> None:
     )
     console.print()
     console.print(Styled(cost.to(language), style="dim"))
+
+
+def _layer_table(lines: list[LayerSummary], language: Language) -> Table:
+    """One line per layer: its scale, the spread of its logits, and entropy and gate of its rows."""
+    made = table(_COLUMNS, language, gap=1, left={4, 10})
+    made.caption, made.caption_justify, made.caption_style = _NOTE.to(language), "left", "dim"
+    for line in lines:
+        scale = line.layer.scale
+        spread = Styled(digits.number(line.sigma))
+        if line.sigma is not None and line.critical is not None and line.sigma > line.critical:
+            spread.stylize("bold red")
+        gate = "" if line.gate_p50 is None else palette.ramp_colour(line.gate_p50)
+        made.add_row(
+            str(line.layer.index),
+            digits.number(scale.passed),
+            digits.number(scale.effective),
+            digits.number(scale.declared),
+            _agreement(scale),
+            spread,
+            digits.number(line.critical),
+            digits.number(line.entropy_fraction, 2),
+            digits.number(line.gate_p10, 2),
+            digits.number(line.gate_p50, 2),
+            Styled(bar(line.gate_p50, 4), style=gate),
+            digits.number(line.max_logit),
+        )
+    return made
+
+
+def _agreement(scale: ScaleAudit) -> Styled:
+    """✓, ✗, or ? where the declared or the effective scale is unknown."""
+    if scale.agrees is None:
+        return Styled("?", style="yellow")
+    return Styled("✓", style="green") if scale.agrees else Styled("✗", style="bold red")
+
+
+def _what_if_table(record: CheckRecord, language: Language) -> Table:
+    """Every rule over the whole model, beside the model as it is."""
+    made = table(_RULES, language, gap=3)
+    for what_if in record.what_if:
+        line = summary.rule_summary(what_if)
+        made.add_row(
+            Styled(printable(vocabulary.rule_name(line.rule).to(language), 40)),
+            digits.number(line.entropy_fraction),
+            digits.number(line.gate_p50, 2),
+            digits.number(line.gate_p10, 2),
+            digits.number(line.max_logit),
+            style="bold" if line.rule == "as is" else "",
+        )
+    return made
+
+
+def _comparison_lines(record: CheckRecord, language: Language) -> Iterator[Styled]:
+    """One line per pair of implementations: whether they agree and, if not, where."""
+    for comparison in record.comparisons:
+        first, second = (printable(name, 30) for name in comparison.implementations)
+        sentence = (_AGREE if comparison.agree else _DISAGREE).format(
+            first=first,
+            second=second,
+            place=vocabulary.place(comparison.layer, None),
+            statistic=printable(comparison.statistic, 40),
+            difference=digits.number(comparison.difference, 2),
+            tolerance=digits.number(comparison.tolerance, 2),
+        )
+        glyph, style = ("✓", "green") if comparison.agree else ("✗", "bold red")
+        yield Styled.assemble((f"{glyph} ", style), sentence.to(language))

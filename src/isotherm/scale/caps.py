@@ -8,7 +8,7 @@ from torch import Tensor
 from isotherm.errors import ArgumentError
 from isotherm.language import Text
 from isotherm.scale.context import log_visible
-from isotherm.scale.rule import Fold, Resolved, Rule, Site, finite, positive, start, vector
+from isotherm.scale.rule import Fold, Resolved, Rule, Site, number_or_vector, positive, start, vector
 
 __all__ = ["Sigmoid", "Sinks", "SoftCap", "SoftmaxPlusOne"]
 
@@ -73,10 +73,7 @@ class Sinks(Rule):
     config_keys = ("sinks", "s_aux")
 
     def __post_init__(self) -> None:
-        if isinstance(self.alpha, Tensor):
-            vector("alpha", self.alpha)
-        else:
-            finite("alpha", self.alpha)
+        number_or_vector("alpha", self.alpha)
 
     def resolve(self, site: Site) -> Resolved:
         """α [H]."""

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from isotherm.errors import ArgumentError
 from isotherm.language import Text
-from isotherm.scale.rule import Fold, Resolved, Rule, Site, finite, positive, precise, start, vector
+from isotherm.scale.rule import Fold, Resolved, Rule, Site, finite, number_or_vector, positive, precise, start, vector
 
 __all__ = ["Llama4Temperature", "LogN", "Ministral3Temperature", "ScalableSoftmax"]
 
@@ -60,10 +60,7 @@ class ScalableSoftmax(Rule):
     per_query = True
 
     def __post_init__(self) -> None:
-        if isinstance(self.s, Tensor):
-            vector("s", self.s)
-        else:
-            positive("s", self.s)
+        number_or_vector("s", self.s, positive)
 
     def resolve(self, site: Site) -> Resolved:
         """[B or 1, Hq or 1, T, 1]. 0 for a query with one key, whose weight is 1 at any scale."""

@@ -14,7 +14,7 @@ from torch.nn.functional import normalize
 
 from isotherm.errors import ArgumentError
 from isotherm.language import Text
-from isotherm.scale.rule import Fold, Resolved, Rule, Site, finite, positive, start, vector
+from isotherm.scale.rule import Fold, Resolved, Rule, Site, number_or_vector, positive, start, vector
 
 __all__ = ["Cosine", "QKNorm"]
 
@@ -108,10 +108,7 @@ class Cosine(Rule):
     sets_scale = True
 
     def __post_init__(self) -> None:
-        if isinstance(self.logit_scale, Tensor):
-            vector("logit_scale", self.logit_scale)
-        else:
-            finite("logit_scale", self.logit_scale)
+        number_or_vector("logit_scale", self.logit_scale)
 
     def resolve(self, site: Site) -> Resolved:
         """L2 normalisation, and e^τ: a number or [H, 1, 1]."""

@@ -289,6 +289,11 @@ def vector(argument: str, value: object, length: int | None = None) -> Tensor:
     raise ArgumentError(argument, expected, got=got)
 
 
+def number_or_vector(argument: str, value: object, number: Callable[[str, object], float] = finite) -> None:
+    """Raise an `ArgumentError` unless the value is a number that passes `number`, or a floating-point tensor [n]."""
+    (vector if isinstance(value, Tensor) else number)(argument, value)
+
+
 def precise(numbers: Tensor) -> Tensor:
     """Convert to float64, so that no rule is less exact than the q it multiplies. Apple's GPU has only float32."""
     return numbers.to(torch.float32 if numbers.device.type == "mps" else torch.float64)

@@ -1,1 +1,1 @@
-"""Training: data, batches that need no memory of their own, checkpoints that survive a pulled plug, and translation."""
+"""Training: data and batches, checkpoints, runs that resume exactly, translation, and sweeps over many small models."""

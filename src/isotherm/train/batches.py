@@ -1,6 +1,6 @@
 """Batches whose order is a pure function of seed and step: a resumed run needs no memory of where its data stood."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -10,7 +10,7 @@ from isotherm.train.tokens import PAD
 
 
 def generator(seed: int, *stream: int) -> torch.Generator:
-    """Random numbers of their own for each stream, the same on every machine.
+    """A generator for one stream of random numbers, the same on every machine.
 
     >>> torch.rand(1, generator=generator(0, 1, 2)) == torch.rand(1, generator=generator(0, 1, 2))
     tensor([True])
@@ -22,7 +22,7 @@ def generator(seed: int, *stream: int) -> torch.Generator:
 
 @dataclass(frozen=True)
 class Batch:
-    """What the model is called with, and labels [B, T] with padding where nothing is asked."""
+    """What a model is called with, and the token it should say at each place: labels [..., T], PAD where nothing is asked."""
 
     inputs: tuple[Tensor, ...]
     labels: Tensor
@@ -32,23 +32,26 @@ class Batch:
 
     @property
     def tokens(self) -> int:
-        """How many answers are asked for."""
+        """How many tokens the labels ask for."""
         return int((self.labels != PAD).sum())
 
     def part(self, index: int, count: int) -> "Batch":
-        """The index-th of `count` parts. A part without rows is one row that asks for nothing, so that it can be run."""
+        """The index-th of `count` parts. Where no row is left for a part, it is one row that asks for nothing."""
         if index >= len(self):
             return Batch(tuple(tensor[:1] for tensor in self.inputs), torch.full_like(self.labels[:1], PAD))
-        return Batch(tuple(tensor[index::count] for tensor in self.inputs), self.labels[index::count])
+        return self.map(lambda tensor: tensor[index::count])
+
+    def map(self, change: Callable[[Tensor], Tensor]) -> "Batch":
+        """The batch with every tensor changed."""
+        return Batch(tuple(change(tokens) for tokens in self.inputs), change(self.labels))
 
     def to(self, device: torch.device) -> "Batch":
-        """The same, there."""
-        moved = [tensor.to(device, non_blocking=True) for tensor in (*self.inputs, self.labels)]
-        return Batch(tuple(moved[:-1]), moved[-1])
+        """The batch on a device."""
+        return self.map(lambda tensor: tensor.to(device, non_blocking=True))
 
 
 class Ragged:
-    """Rows of different lengths, end to end in one tensor; `rows` pads those asked for."""
+    """Rows of different lengths, end to end in one tensor; `rows` returns some of them padded."""
 
     def __init__(self, rows: Sequence[Sequence[int]]) -> None:
         self.lengths = torch.tensor([len(row) for row in rows], dtype=torch.long)
@@ -67,11 +70,11 @@ class Ragged:
         return found.where(inside, PAD).long()
 
 
-class Order:
-    """Which examples make each step's batch: of similar length, so that little is padding.
+class BatchOrder:
+    """Which examples make each step's batch. They have similar lengths, so that little of the batch is padding.
 
-    The examples are sorted by length and cut where a batch is full. Sorted lengths are the same in every epoch, and so are
-    the cuts; what changes with the epoch is which of the equally long ones come first, and the order of the batches.
+    The examples are sorted by length and cut where a batch is full. The sorted lengths, and so the cuts, are the same in every
+    epoch. The order of equally long examples and the order of the batches change from epoch to epoch.
     """
 
     def __init__(self, lengths: Tensor, budget: int, seed: int) -> None:

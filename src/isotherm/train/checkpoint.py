@@ -1,8 +1,8 @@
-"""Checkpoints that are whole or not there, whatever moment the plug is pulled.
+"""Checkpoints that are whole or not there, whenever the power fails.
 
-A checkpoint is two files: `step-00000200.safetensors`, and a small `step-00000200.json` that holds its sha256 and comes
-last. Each is written beside its place, flushed to the disk and renamed. So a manifest that is there speaks of a file that
-was whole, and the hash says whether it still is.
+A checkpoint is two files: `step-00000200.safetensors` and its manifest `step-00000200.json`, which holds the sha256 of the
+first and a seal over itself. Each file is written beside its place, flushed to the disk and renamed, the manifest last. So a
+manifest that is there describes a file that was whole, and the hashes say whether both still are.
 """
 
 import json
@@ -13,12 +13,13 @@ from contextlib import suppress
 from dataclasses import dataclass
 from hashlib import file_digest
 from pathlib import Path
-from typing import Any
 
 from torch import Tensor
 
 from isotherm.errors import InputError, IsothermError
 from isotherm.language import Text
+from isotherm.record.files import checked, parse_json, read_bytes, sealed, unsealed
+from isotherm.record.plain import short, to_plain
 from isotherm.report.files import write_atomically, write_error
 from isotherm.train.vocabulary import missing
 
@@ -30,16 +31,34 @@ Say = Callable[[Text], object]
 
 
 @dataclass(frozen=True)
+class Notes:
+    """What a checkpoint holds besides tensors: hashes of vocabulary and data, and losses since the last line of metrics."""
+
+    vocabulary: str | None = None
+    data: str = ""
+    processes: int = 1
+    losses: tuple[float, ...] = ()
+
+
+@dataclass(frozen=True)
 class Checkpoint:
-    """What was saved: the steps done, every tensor by name, and what is no tensor."""
+    """What was saved: the steps done, every tensor by name, and the notes."""
 
     step: int
     tensors: Mapping[str, Tensor]
-    notes: Mapping[str, Any]
+    notes: Notes
+
+
+@dataclass(frozen=True)
+class _Manifest:
+    schema: str
+    step: int
+    sha256: str
+    notes: Notes
 
 
 def save(folder: Path, checkpoint: Checkpoint) -> None:
-    """Write it; then remove all but the last two, and whatever an interrupted writing left behind."""
+    """Write a checkpoint; then remove all but the last two, and whatever an interrupted save left behind."""
     try:
         from safetensors import SafetensorError
         from safetensors.torch import save_file
@@ -57,17 +76,16 @@ def save(folder: Path, checkpoint: Checkpoint) -> None:
         with suppress(OSError):
             temporary.unlink(missing_ok=True)
         raise write_error(path, _cause(error)) from error
-    manifest = {"schema": SCHEMA, "step": checkpoint.step, "sha256": digest, "notes": dict(checkpoint.notes)}
-    write_atomically(path.with_suffix(".json"), json.dumps(manifest) + "\n")
+    manifest = to_plain(_Manifest(SCHEMA, checkpoint.step, digest, checkpoint.notes))
+    write_atomically(path.with_suffix(".json"), json.dumps(sealed(manifest)) + "\n")
     _flush_folder(folder)
     _prune(folder)
 
 
 def latest(folder: Path, say: Say = lambda _: None) -> Checkpoint | None:
-    """The last checkpoint that is whole; `say` is told of each later one that is not, and why.
+    """The last checkpoint that is whole, or None if none was ever finished; `say` is told of each later one that is damaged.
 
-    None where none was ever finished. Where some were, and none is whole any more, that is an error: nothing is thrown
-    away in silence.
+    Where some were finished and none is whole any more, an `InputError` says so.
     """
     names = {match[1] for path in _files(folder) if (match := _NAME.search(path.name))}
     finished = False
@@ -85,26 +103,13 @@ def latest(folder: Path, say: Say = lambda _: None) -> Checkpoint | None:
 
 
 def _read(path: Path) -> Checkpoint:
-    try:
-        manifest = json.loads(path.with_suffix(".json").read_bytes())
-        step, digest, notes = int(manifest["step"]), manifest["sha256"], manifest["notes"]
-    except FileNotFoundError as error:
-        raise InputError(path.name, Text("this checkpoint was not finished", "这个检查点没有写完")) from error
-    except (ValueError, KeyError, TypeError) as error:
-        raise InputError(path.name, Text("its manifest cannot be read", "其清单无法读取")) from error
-    if manifest.get("schema") != SCHEMA:
-        why = Text("of schema {got}; this version reads {ours}", "格式为 {got}；此版本读取 {ours}")
-        raise IsothermError(
-            Text("{path}: {why}", "{path}：{why}").format(
-                path=path, why=why.format(got=manifest.get("schema"), ours=SCHEMA)
-            )
-        )
+    manifest = _read_manifest(path.with_suffix(".json"))
     try:
         with path.open("rb") as file:
             found = file_digest(file, "sha256").hexdigest()
     except OSError as error:
         raise InputError(path.name, Text("this checkpoint is not there any more", "这个检查点已不存在")) from error
-    if found != digest:
+    if found != manifest.sha256:
         raise InputError(
             path.name, Text("this checkpoint is damaged (its sha256 differs)", "这个检查点已损坏（sha256 不符）")
         )
@@ -112,7 +117,23 @@ def _read(path: Path) -> Checkpoint:
         from safetensors.torch import load_file
     except ImportError as error:
         raise missing("safetensors") from error
-    return Checkpoint(step, load_file(path), notes)
+    return Checkpoint(manifest.step, load_file(path), manifest.notes)
+
+
+def _read_manifest(path: Path) -> _Manifest:
+    """The manifest. It must be sealed, unless it is from a version that sealed none, and of the step its name says."""
+    if not path.exists():
+        raise InputError(path.name, Text("this checkpoint was not finished", "这个检查点没有写完"))
+    plain = parse_json(path.name, read_bytes(path))
+    schema = plain.get("schema", SCHEMA) if isinstance(plain, dict) else SCHEMA
+    if schema != SCHEMA:
+        why = Text("{path}: of schema {got}; this version reads {ours}", "{path}：格式为 {got}；此版本读取 {ours}")
+        raise IsothermError(why.format(path=path, got=short(schema).strip("'"), ours=SCHEMA))
+    manifest = checked(_Manifest, path.name, unsealed(path.name, plain))
+    if path.stem != f"step-{manifest.step:08d}":
+        why = Text("it says step {step}", "其中写的是第 {step} 步").format(step=manifest.step)
+        raise InputError(path.name, why)
+    return manifest
 
 
 def _files(folder: Path) -> list[Path]:
@@ -120,7 +141,7 @@ def _files(folder: Path) -> list[Path]:
 
 
 def _prune(folder: Path) -> None:
-    """A manifest goes before its file, so that no manifest ever speaks of a file that is gone."""
+    """Remove a manifest before its file, so that no manifest ever describes a file that is gone."""
     steps = sorted(
         (path.stem for path in _files(folder) if _NAME.search(path.name) and path.suffix == ".json"), reverse=True
     )
@@ -131,7 +152,7 @@ def _prune(folder: Path) -> None:
 
 
 def _cause(error: Exception) -> OSError | Text:
-    """What the system said; safetensors has it in words only: «… (os error 28)»."""
+    """The system's error. safetensors reports it in words only: «… (os error 28)»."""
     if isinstance(error, OSError):
         return error
     code = re.search(r"os error (\d+)", str(error))
@@ -139,7 +160,10 @@ def _cause(error: Exception) -> OSError | Text:
 
 
 def _flush(path: Path) -> str:
-    """To the disk, open to whoever may read the folder (safetensors writes for the owner alone); and its sha256."""
+    """Flush a file to the disk, let whoever may read the folder read it, and return its sha256.
+
+    safetensors writes files that only their owner may read.
+    """
     path.chmod(path.parent.stat().st_mode & 0o666)
     with path.open("rb+") as file:
         os.fsync(file.fileno())
@@ -147,7 +171,7 @@ def _flush(path: Path) -> str:
 
 
 def _flush_folder(folder: Path) -> None:
-    """So that a rename outlives a power cut; where a folder cannot be opened (Windows) there is nothing to do."""
+    """Make a rename outlive a power cut. Windows cannot open a folder, and needs no flush."""
     with suppress(OSError):
         place = os.open(folder, os.O_RDONLY)
         try:

@@ -1,14 +1,14 @@
-"""What a run is: four frozen tables, each key with its default, its bounds and a sentence about it in both languages.
+"""A run's configuration: four tables, each key with its default, its bounds and a sentence about it in both languages.
 
-The documents' tables are made from these sentences, and a test holds them together.
+The tables of keys in docs/train.md are made from these sentences; a test compares them.
 """
 
 from dataclasses import dataclass, field, fields
-from difflib import get_close_matches
 from typing import Any, Literal, get_args
 
 from isotherm.errors import ArgumentError, named
 from isotherm.language import Text
+from isotherm.record.plain import one_of
 
 TASKS = ("copy", "reverse", "recall", "align")
 PARALLEL = ("tsv", "jsonl", "files", "gettext")
@@ -19,17 +19,18 @@ NEEDED = {
     "files": ("source", "target"),
     "gettext": ("packages",),
 }
+MOST_PARAMETERS = 10**11
 OPTIONAL = {"tsv": ("columns",), "jsonl": ("columns",), "gettext": ("where",)}
 
 
 def key(default: Any, text: Text, *, least: float | None = None, most: float | None = None, free: bool = False) -> Any:
-    """A key of the configuration. `free`: may differ when a run is resumed, since it changes no number of the training."""
+    """A key of the configuration. A `free` key may differ in a resumed run: the training computes the same."""
     return field(default=default, metadata={"text": text, "least": least, "most": most, "free": free})
 
 
 @dataclass(frozen=True)
-class Data:
-    """What is learned from."""
+class DataSettings:
+    """Where the examples come from."""
 
     kind: Literal["tsv", "jsonl", "files", "gettext", "text", "copy", "reverse", "recall", "align"] = key(
         "tsv",
@@ -60,7 +61,7 @@ class Data:
         0.05, Text("share of the examples held out for measuring", "留作评测的样本比例"), least=0.0, most=0.5
     )
     vocabulary: int = key(
-        4000, Text("entries of the vocabulary, special ids included", "词表大小，含特殊标记"), least=6
+        4000, Text("entries of the vocabulary, special ids included", "词表大小，含特殊标记"), least=6, most=2**24
     )
     length: int = key(
         64,
@@ -69,12 +70,13 @@ class Data:
             "最长句子的词元数（更长的句对不用）、文本块的词元数，或任务的词数",
         ),
         least=1,
+        most=2**17,
     )
 
 
 @dataclass(frozen=True)
-class Model:
-    """What learns."""
+class ModelSettings:
+    """The model."""
 
     kind: Literal["transformer", "decoder", "recurrent", "bert"] = key(
         "transformer",
@@ -90,14 +92,17 @@ class Model:
             "缩放规则（见 `isotherm rules`）；recurrent 则为其打分方式：additive、multiplicative、dot 或 scaled-dot（默认）",
         ),
     )
-    width: int = key(128, Text("features of the residual stream", "残差流的宽度"), least=1)
-    heads: int = key(4, Text("attention heads", "注意力头数"), least=1)
+    width: int = key(128, Text("features of the residual stream", "残差流的宽度"), least=1, most=2**17)
+    heads: int = key(4, Text("attention heads", "注意力头数"), least=1, most=2**14)
     head_dim: int | None = key(
-        None, Text("size of a head; width/heads if not given", "每头维数；不给则为 width/heads"), least=1
+        None, Text("size of a head; width/heads if not given", "每头维数；不给则为 width/heads"), least=1, most=2**17
     )
-    layers: int = key(2, Text("layers, of encoder and decoder each", "层数（编码器与解码器各自）"), least=1)
+    layers: int = key(2, Text("layers, of encoder and decoder each", "层数（编码器与解码器各自）"), least=1, most=1024)
     hidden: int | None = key(
-        None, Text("width of the feed-forward layer; 4·width if not given", "前馈层宽度；不给则为 4·width"), least=1
+        None,
+        Text("width of the feed-forward layer; 4·width if not given", "前馈层宽度；不给则为 4·width"),
+        least=1,
+        most=2**20,
     )
     dropout: float = key(
         0.1, Text("share of activations dropped in training", "训练时随机置零的比例"), least=0.0, most=0.9
@@ -112,10 +117,10 @@ class Model:
 
 
 @dataclass(frozen=True)
-class Optimizer:
-    """How it learns: AdamW."""
+class OptimizerSettings:
+    """AdamW and its learning rate."""
 
-    lr: float = key(1e-3, Text("the largest learning rate", "学习率的最大值"), least=0.0)
+    lr: float = key(1e-3, Text("the largest learning rate", "学习率的最大值"), least=0.0, most=1e30)
     schedule: Literal["noam", "cosine", "constant"] = key(
         "noam",
         Text(
@@ -123,20 +128,26 @@ class Optimizer:
             "预热之后：按 1/√step 下降（noam）、按余弦降至末步的十分之一（cosine），或不变（constant）",
         ),
     )
-    warmup: int = key(100, Text("steps over which the rate rises from 0", "学习率从 0 上升所用的步数"), least=0)
+    warmup: int = key(
+        100, Text("steps over which the rate rises from 0", "学习率从 0 上升所用的步数"), least=0, most=10**9
+    )
     beta1: float = key(0.9, Text("AdamW's memory of the gradient", "AdamW 对梯度的记忆"), least=0.0, most=0.9999)
     beta2: float = key(0.98, Text("AdamW's memory of its square", "AdamW 对梯度平方的记忆"), least=0.0, most=0.9999)
-    eps: float = key(1e-9, Text("AdamW's floor of the denominator", "AdamW 分母的下限"), least=0.0)
-    weight_decay: float = key(0.01, Text("decay of matrices; vectors have none", "矩阵的权重衰减；向量没有"), least=0.0)
-    clip: float = key(1.0, Text("largest norm of the gradient; 0 for no limit", "梯度范数的上限；0 为不限"), least=0.0)
+    eps: float = key(1e-9, Text("AdamW's floor of the denominator", "AdamW 分母的下限"), least=0.0, most=1.0)
+    weight_decay: float = key(
+        0.01, Text("decay of matrices; vectors have none", "矩阵的权重衰减；向量没有"), least=0.0, most=1e6
+    )
+    clip: float = key(
+        1.0, Text("largest norm of the gradient; 0 for no limit", "梯度范数的上限；0 为不限"), least=0.0, most=1e30
+    )
     smoothing: float = key(0.1, Text("label smoothing", "标签平滑"), least=0.0, most=0.9)
 
 
 @dataclass(frozen=True)
-class Run:
-    """How long, how much at once, where, and what is said meanwhile."""
+class RunSettings:
+    """How long the run is, how much it computes at once and where, and how often it reports."""
 
-    steps: int = key(1000, Text("optimizer steps", "优化步数"), least=1, free=True)
+    steps: int = key(1000, Text("optimizer steps", "优化步数"), least=1, most=10**9, free=True)
     batch_tokens: int = key(
         2048,
         Text(
@@ -144,8 +155,11 @@ class Run:
             "每步（所有进程合计）较长一侧含填充的词元数",
         ),
         least=1,
+        most=2**30,
     )
-    accumulate: int = key(1, Text("pieces a step's batch is worked off in", "每步的批次分几份计算"), least=1, free=True)
+    accumulate: int = key(
+        1, Text("pieces a step's batch is worked off in", "每步的批次分几份计算"), least=1, most=2**20, free=True
+    )
     precision: Literal["float32", "bfloat16", "float16"] = key(
         "float32",
         Text("arithmetic of the forward pass; float16 needs a CUDA device", "前向计算的精度；float16 需要 CUDA 设备"),
@@ -156,39 +170,55 @@ class Run:
         Text("where to compute: auto, cpu, cuda, cuda:1, mps", "计算设备：auto、cpu、cuda、cuda:1、mps"),
         free=True,
     )
+    threads: int = key(
+        1,
+        Text(
+            "threads of PyTorch's operations on a CPU; a resumed run repeats exactly with the same number only",
+            "CPU 上 PyTorch 运算所用的线程数；续训时线程数相同才逐位一致",
+        ),
+        least=1,
+        most=256,
+        free=True,
+    )
     seed: int = key(0, Text("of weights, order and dropout", "权重、次序与随机置零的种子"), least=0, most=2**62)
     log_every: int = key(
-        10, Text("steps between lines of metrics.jsonl", "metrics.jsonl 每隔几步一行"), least=1, free=True
+        10, Text("steps between lines of metrics.jsonl", "metrics.jsonl 每隔几步一行"), least=1, most=10**9, free=True
     )
     evaluate_every: int = key(
         100,
         Text("steps between held-out measurements; 0 for the end only", "每隔几步评测；0 为仅在最后"),
         least=0,
+        most=10**9,
         free=True,
     )
     evaluate_batches: int = key(
-        50, Text("held-out batches measured, at most", "评测时最多用多少留出批次"), least=1, free=True
+        50, Text("held-out batches measured, at most", "评测时最多用多少留出批次"), least=1, most=10**9, free=True
     )
     checkpoint_every: int = key(
-        200, Text("steps between checkpoints; 0 for the end only", "每隔几步存检查点；0 为仅在最后"), least=0, free=True
+        200,
+        Text("steps between checkpoints; 0 for the end only", "每隔几步存检查点；0 为仅在最后"),
+        least=0,
+        most=10**9,
+        free=True,
     )
     samples: int = key(
         200,
         Text("held-out sentences translated at the end for BLEU and chrF", "结束时翻译多少留出句以计算 BLEU 与 chrF"),
         least=0,
+        most=10**9,
         free=True,
     )
-    beam: int = key(4, Text("width of the beam when translating", "翻译时的束宽"), least=1, free=True)
+    beam: int = key(4, Text("width of the beam when translating", "翻译时的束宽"), least=1, most=1024, free=True)
 
 
 @dataclass(frozen=True)
 class Config:
-    """A whole run."""
+    """A whole configuration. The checks here are those that concern several keys."""
 
-    data: Data
-    model: Model
-    optimizer: Optimizer
-    run: Run
+    data: DataSettings = field(default_factory=DataSettings)
+    model: ModelSettings = field(default_factory=ModelSettings)
+    optimizer: OptimizerSettings = field(default_factory=OptimizerSettings)
+    run: RunSettings = field(default_factory=RunSettings)
 
     def __post_init__(self) -> None:
         _check_data(self.data)
@@ -213,7 +243,17 @@ class Config:
                 Text("a multiple of model.heads, or a model.head_dim", "model.heads 的倍数，或给出 model.head_dim"),
                 self.model.width,
             )
+        if parameters(self.model, self.data.vocabulary) > MOST_PARAMETERS:
+            most = Text("at most {n:.0e} parameters in all", "参数总数不超过 {n:.0e}").format(n=MOST_PARAMETERS)
+            _refuse("model", most, f"{parameters(self.model, self.data.vocabulary):.0e}")
         _check_rule(self.model)
+
+
+def parameters(model: ModelSettings, vocabulary: int) -> int:
+    """About how many parameters a model has: its matrices, of which an encoder and a decoder have three sets of attention."""
+    inner = model.width if model.head_dim is None else model.heads * model.head_dim
+    layer = 12 * model.width * inner + 4 * model.width * (model.hidden or 4 * model.width)
+    return model.layers * layer + vocabulary * model.width
 
 
 def changed(before: Config, after: Config) -> list[str]:
@@ -227,7 +267,7 @@ def changed(before: Config, after: Config) -> list[str]:
     ]
 
 
-def _check_rule(model: Model) -> None:
+def _check_rule(model: ModelSettings) -> None:
     if model.kind != "recurrent":
         from isotherm.scale import parse
 
@@ -236,15 +276,11 @@ def _check_rule(model: Model) -> None:
         return
     from isotherm.models.recurrent import ScoreKind
 
-    scores = get_args(ScoreKind)
-    if model.rule not in scores:
-        near = get_close_matches(model.rule, scores, n=1)
-        hint = Text(" (did you mean {near}?)", "（是否要用 {near}？）").format(near=near[0]) if near else Text("", "")
-        expected = Text("{scores}{hint} for model.kind = recurrent", "{scores}{hint}（model.kind = recurrent 时）")
-        _refuse("model.rule", expected.format(scores=" | ".join(scores), hint=hint), repr(model.rule))
+    when = Text(" for model.kind = recurrent", "（model.kind = recurrent 时）")
+    one_of("model.rule", model.rule, get_args(ScoreKind), when=when)
 
 
-def _check_data(data: Data) -> None:
+def _check_data(data: DataSettings) -> None:
     needed, optional = NEEDED.get(data.kind, ()), OPTIONAL.get(data.kind, ())
     for name in ("path", "columns", "source", "target", "packages", "where"):
         given = getattr(data, name)

@@ -1,4 +1,4 @@
-"""How well a model has learned: the loss on what it never saw, what its attention is doing, and its translations scored."""
+"""How well a model has learned: its loss on held-out examples, the gates of its attention, and scores of its translations."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -29,7 +29,7 @@ class Gates:
 
 
 def held_out_loss(learner: Learner, feed: Feed, most: int) -> tuple[float, float]:
-    """Mean loss per held-out token, and the share of them that are right; batches are shared out among the processes."""
+    """The mean loss per held-out token and the share of tokens predicted right. The processes share the batches."""
     processes = learner.processes
     sums = torch.zeros(3, dtype=torch.float64)
     for place, batch in enumerate(feed.held_out(most)):
@@ -41,10 +41,10 @@ def held_out_loss(learner: Learner, feed: Feed, most: int) -> tuple[float, float
 
 
 def gates(model: nn.Module, batch: Batch, device: torch.device) -> Gates | None:
-    """What a probe sees of the attention on a few examples; None for a model without softmax rows to see."""
+    """The gates on a few examples, seen by a probe; None for a model without softmax rows."""
     batch = _few(batch).to(device)
     model.eval()
-    captures, _, _ = look(model, batch.inputs)
+    captures = look(model, batch.inputs).captures
     if not captures:
         return None
     stats = [measure(capture) for capture in captures]
@@ -58,7 +58,7 @@ def gates(model: nn.Module, batch: Batch, device: torch.device) -> Gates | None:
 
 
 def _few(batch: Batch) -> Batch:
-    """Examples without padding, where there are any: padding is nobody's row."""
+    """The first examples without padding; the first ones of all where each has some."""
     whole = torch.stack([(tensor != PAD).all(1) for tensor in batch.inputs]).all(0)
     rows = (whole if bool(whole.any()) else torch.ones_like(whole)).nonzero().flatten()[:LOOKED_AT]
     return Batch(tuple(tensor[rows] for tensor in batch.inputs), batch.labels[rows])
@@ -93,7 +93,7 @@ def _words(row: Tensor) -> list[int]:
 
 
 @dataclass(frozen=True)
-class Scores:
+class TranslationScores:
     """BLEU and chrF of a system's translations, 0 to 100, with sacrebleu's signatures so that others can compare."""
 
     bleu: float
@@ -102,7 +102,7 @@ class Scores:
     chrf_signature: str
 
 
-def score(outputs: Sequence[str], references: Sequence[str], lang: str) -> Scores:
+def score(outputs: Sequence[str], references: Sequence[str], lang: str) -> TranslationScores:
     """By sacrebleu: Chinese is cut into characters (`zh`), other languages into words (`13a`)."""
     try:
         from sacrebleu.metrics.bleu import BLEU
@@ -111,4 +111,4 @@ def score(outputs: Sequence[str], references: Sequence[str], lang: str) -> Score
         raise missing("sacrebleu") from error
     bleu, chrf = BLEU(tokenize="zh" if lang.lower().startswith("zh") else "13a"), CHRF()
     found = [metric.corpus_score(list(outputs), [list(references)]).score for metric in (bleu, chrf)]
-    return Scores(found[0], found[1], str(bleu.get_signature()), str(chrf.get_signature()))
+    return TranslationScores(found[0], found[1], str(bleu.get_signature()), str(chrf.get_signature()))

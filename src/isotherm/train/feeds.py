@@ -1,4 +1,4 @@
-"""What a run is fed: parallel text, plain text or a task, each as batches by step and batches held out."""
+"""The data of a run: parallel text, plain text or a task, as one batch for each step and some held-out batches."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -12,35 +12,35 @@ from torch import Tensor
 from isotherm.errors import InputError, named
 from isotherm.language import Text
 from isotherm.train import tasks
-from isotherm.train.batches import Batch, Order, Ragged, generator
-from isotherm.train.config import PARALLEL, TASKS, Config, Data
-from isotherm.train.corpus import gather
-from isotherm.train.parallel import Pair, digest, from_files, from_jsonl, from_tsv, share, split
-from isotherm.train.text import lines
+from isotherm.train.batches import Batch, BatchOrder, Ragged, generator
+from isotherm.train.config import PARALLEL, TASKS, Config, DataSettings
+from isotherm.train.gettext_corpus import gather
+from isotherm.train.parallel_text import Pair, digest, from_files, from_jsonl, from_tsv, share, split
+from isotherm.train.text_files import lines
 from isotherm.train.tokens import END, FIRST, PAD, START, UNKNOWN
 from isotherm.train.vocabulary import Vocabulary
 
 MASKED = 0.15  # of BERT's tokens (Devlin et al. 2019): of these 80 % hidden, 10 % another word, 10 % as they are
-PIECE = 2000  # characters of text held out, or not, together
+PIECE = 2000  # characters; a piece of text is held out as a whole or not at all
 
 
 class Feed(Protocol):
-    """Batches: of a step, counted from 0, the same however often it is asked for; and those held out."""
+    """Batches to learn from, one for each step, and batches held out. Both are the same however often they are asked for."""
 
     def batch(self, step: int) -> Batch:
-        """What to learn from at this step."""
+        """The batch of a step, counted from 0."""
         ...
 
     def held_out(self, most: int) -> Iterator[Batch]:
-        """What to measure with: at most this many batches, always the same."""
+        """The first held-out batches, at most this many."""
         ...
 
 
 @dataclass(frozen=True)
-class Supply:
-    """A feed, the vocabulary it speaks (None for a task), its size, the sentences held out, and the data's fingerprint.
+class TrainingData:
+    """A feed, its vocabulary (None for a task) and its size, the sentences held out, and a hash of the data.
 
-    `about` says how much there is of it.
+    `about` is a sentence for the user: how much data there is.
     """
 
     feed: Feed
@@ -51,8 +51,8 @@ class Supply:
     about: Text
 
 
-def supply(config: Config, vocabulary: Vocabulary | None = None) -> Supply:
-    """Everything a run is fed. A vocabulary is learned from the part that is not held out, unless one is given."""
+def load_training_data(config: Config, vocabulary: Vocabulary | None = None) -> TrainingData:
+    """The data of a run. A vocabulary is learned from the part that is not held out, unless one is given."""
     data, run = config.data, config.run
     if data.kind in TASKS:
         made = TaskFeed(
@@ -61,13 +61,13 @@ def supply(config: Config, vocabulary: Vocabulary | None = None) -> Supply:
         with named(vocabulary="data.vocabulary"):
             next(made.held_out(1))
         about = Text("{task}: examples made on the fly", "{task}：样本随训练生成").format(task=data.kind)
-        return Supply(made, None, data.vocabulary, (), f"{data.kind}/{data.length}/{data.vocabulary}", about)
+        return TrainingData(made, None, data.vocabulary, (), f"{data.kind}/{data.length}/{data.vocabulary}", about)
     if data.kind in PARALLEL:
         return _parallel(data, run.batch_tokens, run.seed, vocabulary)
     return _text(data, run.batch_tokens, run.seed, vocabulary, masked=config.model.kind == "bert")
 
 
-def read_pairs(data: Data) -> list[Pair]:
+def read_pairs(data: DataSettings) -> list[Pair]:
     """The parallel text a configuration names."""
     if data.kind == "files":
         return from_files(data.source, data.target)
@@ -76,7 +76,7 @@ def read_pairs(data: Data) -> list[Pair]:
     return (from_tsv if data.kind == "tsv" else from_jsonl)(data.path, data.columns)
 
 
-def _parallel(data: Data, budget: int, seed: int, vocabulary: Vocabulary | None) -> Supply:
+def _parallel(data: DataSettings, budget: int, seed: int, vocabulary: Vocabulary | None) -> TrainingData:
     pairs = read_pairs(data)
     learn, held_out = split(pairs, data.held_out)
     _enough(data, len(learn), len(held_out))
@@ -93,7 +93,7 @@ def _parallel(data: Data, budget: int, seed: int, vocabulary: Vocabulary | None)
         left=len(pairs) - len(learned[0]) - len(kept[0]),
         length=data.length,
     )
-    return Supply(PairFeed(learned, kept, budget, seed), words, len(words), tuple(held_out), whole, about)
+    return TrainingData(PairFeed(learned, kept, budget, seed), words, len(words), tuple(held_out), whole, about)
 
 
 def _learn(texts: Iterable[str], size: int) -> Vocabulary:
@@ -113,24 +113,24 @@ class PairFeed:
 
     def __init__(self, learn: tuple[Ragged, Ragged], held_out: tuple[Ragged, Ragged], budget: int, seed: int) -> None:
         self._learn, self._held_out = learn, held_out
-        self._order = Order(torch.maximum(*(side.lengths for side in learn)), budget, seed)
-        self._check = Order(torch.maximum(*(side.lengths for side in held_out)), budget, seed)
+        self._order = BatchOrder(torch.maximum(*(side.lengths for side in learn)), budget, seed)
+        self._check = BatchOrder(torch.maximum(*(side.lengths for side in held_out)), budget, seed)
 
     def batch(self, step: int) -> Batch:
         """Source, target, and the target one step on."""
         return _translation(self._learn, self._order.at(step))
 
     def held_out(self, most: int) -> Iterator[Batch]:
-        """Spread over all lengths."""
+        """Held-out sentences of all lengths."""
         return (_translation(self._held_out, self._check.at(step)) for step in range(min(most, len(self._check))))
 
 
 def _translation(side: tuple[Ragged, Ragged], indices: Tensor) -> Batch:
     source, target = (ragged.rows(indices) for ragged in side)
-    return Batch((source, target[:, :-1]), target[:, 1:])
+    return tasks.teach(source, target, one_stream=False)
 
 
-def _text(data: Data, budget: int, seed: int, vocabulary: Vocabulary | None, *, masked: bool) -> Supply:
+def _text(data: DataSettings, budget: int, seed: int, vocabulary: Vocabulary | None, *, masked: bool) -> TrainingData:
     text = "\n".join(lines(data.path))
     pieces = [text[start : start + PIECE] for start in range(0, len(text), PIECE)]
     learn = [piece for piece in pieces if share(piece) >= data.held_out]
@@ -143,23 +143,23 @@ def _text(data: Data, budget: int, seed: int, vocabulary: Vocabulary | None, *, 
     about = Text(
         "{learned:,} tokens to learn from, {kept:,} held out", "学习 {learned:,} 个词元，留出 {kept:,} 个"
     ).format(learned=learned.numel(), kept=kept.numel())
-    return Supply(feed, words, len(words), (), digest(pieces), about)
+    return TrainingData(feed, words, len(words), (), digest(pieces), about)
 
 
 def _blocks(pieces: list[list[int]], length: int) -> Tensor:
-    """All tokens end to end, cut into rows of length + 1; what is left over at the end is not used."""
+    """All tokens end to end, cut into rows of length + 1. The rest at the end is not used."""
     flat = torch.tensor([token for piece in pieces for token in piece], dtype=torch.long)
     rows = len(flat) // (length + 1)
     return flat[: rows * (length + 1)].view(rows, length + 1)
 
 
 class BlockFeed:
-    """Blocks of text [length + 1]: the next token is asked for, or tokens that were hidden (`masked`)."""
+    """Blocks of text [length + 1]. Asked for is the next token or, if `masked`, the tokens that were hidden."""
 
     def __init__(self, learn: Tensor, held_out: Tensor, rows: int, seed: int, *, masked: bool, vocabulary: int) -> None:
         self._learn, self._held_out, self._rows, self._seed = learn, held_out, rows, seed
         self._masked, self._vocabulary = masked, vocabulary
-        self._order = Order(torch.ones(len(learn), dtype=torch.long), rows, seed)
+        self._order = BatchOrder(torch.ones(len(learn), dtype=torch.long), rows, seed)
 
     def batch(self, step: int) -> Batch:
         """Blocks in the order of the epoch."""
@@ -182,9 +182,9 @@ class BlockFeed:
 
 
 class TaskFeed:
-    """A task made on the fly; held-out batches come from a stream of their own."""
+    """A task made on the fly. Held-out batches come from another stream of random numbers."""
 
-    def __init__(self, data: Data, seed: int, rows: int, *, one_stream: bool) -> None:
+    def __init__(self, data: DataSettings, seed: int, rows: int, *, one_stream: bool) -> None:
         self._data, self._seed, self._rows, self._one_stream = data, seed, rows, one_stream
         self._kept = cache(lambda place: self._make(2, place))
 
@@ -197,17 +197,11 @@ class TaskFeed:
         return (self._kept(place) for place in range(min(most, 4)))
 
     def _make(self, stream: int, place: int) -> Batch:
-        data = self._data
-        drawn = generator(self._seed, stream, place)
-        examples = tasks.make(data.kind, drawn, self._rows, data.length, data.vocabulary)
-        if self._one_stream:
-            tokens, labels = examples.sequence()
-            return Batch((tokens,), labels)
-        read, said = examples.teacher()
-        return Batch((examples.source, read), said)
+        data, drawn = self._data, generator(self._seed, stream, place)
+        return tasks.make(data.kind, drawn, self._rows, data.length, data.vocabulary, one_stream=self._one_stream)
 
 
-def _enough(data: Data, learn: int, held_out: int) -> None:
+def _enough(data: DataSettings, learn: int, held_out: int) -> None:
     if learn and held_out:
         return
     why = Text(

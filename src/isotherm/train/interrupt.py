@@ -1,32 +1,31 @@
-"""Ctrl-C and a cluster's SIGTERM: finish the step, save, then go. A second one goes at once."""
+"""Ctrl-C and a cluster's SIGTERM: finish the step, save, then stop. A second signal stops at once."""
 
 import signal
 import threading
-from types import FrameType, TracebackType
-from typing import Any
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 class Interrupt:
-    """While the block runs, the first signal is only noted in `asked`."""
+    """The first signal that came while `listening`, if any did."""
 
-    def __init__(self) -> None:
-        self.asked: int | None = None
-        self._before: dict[int, Any] = {}
-
-    def __enter__(self) -> "Interrupt":
-        if threading.current_thread() is threading.main_thread():
-            self._before = {number: signal.signal(number, self._note) for number in SIGNALS}
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        for number, handler in self._before.items():
-            signal.signal(number, handler)
+    asked: int | None = None
 
     def _note(self, number: int, frame: FrameType | None) -> None:  # noqa: ARG002
         if self.asked is not None:
             raise KeyboardInterrupt
         self.asked = number
+
+    @contextmanager
+    def listening(self) -> Iterator["Interrupt"]:
+        """Note signals instead of ending, while the block runs. Only the main thread can hear signals."""
+        here = threading.current_thread() is threading.main_thread()
+        before = {number: signal.signal(number, self._note) for number in SIGNALS} if here else {}
+        try:
+            yield self
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)

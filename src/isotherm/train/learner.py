@@ -1,4 +1,4 @@
-"""The model as it learns: weights, AdamW's moments and the loss scale, as one thing that can be stepped, saved and restored."""
+"""A model and its optimizer: weights, AdamW's moments and the loss scale, to be stepped, saved and restored together."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -14,7 +14,7 @@ from isotherm.errors import ArgumentError, IsothermError
 from isotherm.language import Text
 from isotherm.models import Bert, Shape, build, smoothed_cross_entropy, warm_up
 from isotherm.train.batches import Batch
-from isotherm.train.config import TASKS, Config, Optimizer
+from isotherm.train.config import TASKS, Config, OptimizerSettings
 from isotherm.train.processes import Processes
 from isotherm.train.tokens import PAD
 
@@ -54,10 +54,10 @@ def make_model(config: Config, vocabulary: int) -> nn.Module:
     return FillsGaps(made) if isinstance(made, Bert) else made
 
 
-def rate(optimizer: Optimizer, step: int, steps: int) -> float:
+def rate(optimizer: OptimizerSettings, step: int, steps: int) -> float:
     """The learning rate of a step, counted from 1, of `steps` in all.
 
-    >>> [round(rate(Optimizer(lr=1.0, warmup=4), step, 100), 3) for step in (1, 4, 16)]
+    >>> [round(rate(OptimizerSettings(lr=1.0, warmup=4), step, 100), 3) for step in (1, 4, 16)]
     [0.25, 1.0, 0.5]
     """
     lr, warmup = optimizer.lr, max(optimizer.warmup, 1)
@@ -91,10 +91,10 @@ class Learner:
         torch.manual_seed(config.run.seed + 1_000_003 * (processes.rank + 1))  # dropout differs between processes
 
     def step(self, pieces: Sequence[Batch], tokens: int, lr: float) -> tuple[Tensor, Tensor]:
-        """One step of the optimizer: this process's part of the mean loss per token, and the gradient's norm.
+        """Take one step. Returns this process's part of the mean loss per token, and the gradient's norm.
 
-        The pieces are this process's share of a batch of `tokens` in all; how the batch was divided changes nothing but
-        rounding.
+        The pieces are this process's share of a batch with `tokens` tokens in all. How the batch is divided changes the
+        result by rounding only.
         """
         self.model.train()
         for group in self.optimizer.param_groups:
@@ -115,7 +115,7 @@ class Learner:
 
     @torch.no_grad()
     def measure(self, batch: Batch) -> tuple[Tensor, Tensor]:
-        """The mean loss per token asked for, nothing smoothed, nothing dropped; and how many of these it gets right."""
+        """The mean loss per token, without smoothing or dropout, and the number of tokens predicted right."""
         self.model.eval()
         logits, labels = self._logits(self.fast, batch)
         right = ((logits.argmax(-1) == labels) & (labels != PAD)).sum()
@@ -138,13 +138,13 @@ class Learner:
         return torch.autocast(self.processes.device.type, dtype)
 
     def _together(self, *, last: bool) -> AbstractContextManager[Any]:
-        """Processes exchange gradients once a step, with the last piece."""
+        """Let processes exchange gradients once a step, with the last piece."""
         if isinstance(self._run, DistributedDataParallel) and not last:
             return self._run.no_sync()
         return nullcontext()
 
     def tensors(self) -> dict[str, Tensor]:
-        """Everything that learning has changed, by name: weights, buffers, AdamW's moments, the loss scale."""
+        """Everything that training changes, by name: weights, buffers, AdamW's moments, the loss scale."""
         found = {f"model.{name}": tensor for name, tensor in _held(self.model)}
         for name, weight in self._names.items():
             state = self.optimizer.state[weight]
@@ -160,7 +160,7 @@ class Learner:
 
     @torch.no_grad()
     def restore(self, tensors: Mapping[str, Tensor]) -> None:
-        """Put everything back as `tensors` gave it."""
+        """Put back everything that `tensors` returned."""
         restore_model(self.model, tensors)
         for name, weight in self._names.items():
             for kind in MOMENTS:
@@ -177,7 +177,7 @@ class Learner:
 
 @torch.no_grad()
 def restore_model(model: nn.Module, tensors: Mapping[str, Tensor]) -> None:
-    """The weights and buffers of a checkpoint put into a model; shapes must agree."""
+    """Put the weights and buffers of a checkpoint into a model; shapes must agree."""
     for name, tensor in _held(model):
         saved = tensors.get(f"model.{name}")
         if saved is None or saved.shape != tensor.shape:
@@ -191,12 +191,12 @@ def restore_model(model: nn.Module, tensors: Mapping[str, Tensor]) -> None:
 
 
 def _held(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
-    """Parameters and buffers, each once even where two modules share it; sinusoids and the like are made, not learned."""
+    """Parameters and buffers, each once even if two modules share it, without buffers that are not saved (sinusoids)."""
     kept = model.state_dict(keep_vars=True)
     return ((name, tensor) for name, tensor in chain(model.named_parameters(), model.named_buffers()) if name in kept)
 
 
-def _adamw(settings: Optimizer, weights: Mapping[str, nn.Parameter], *, fused: bool) -> torch.optim.AdamW:
+def _adamw(settings: OptimizerSettings, weights: Mapping[str, nn.Parameter], *, fused: bool) -> torch.optim.AdamW:
     """Matrices decay; gains, biases and scales do not."""
     groups = [
         {"params": [weight for weight in weights.values() if weight.ndim >= 2], "weight_decay": settings.weight_decay},

@@ -1,4 +1,4 @@
-"""The training loop: the same numbers whether it ran through, was stopped, or was killed and resumed.
+"""The training loop. It gives the same numbers whether it runs through, is stopped, or is killed and resumed.
 
 What a step computes depends on the checkpointed state and the step's number alone: batches are a function of seed and
 step, and the random states of every process are in the checkpoint.
@@ -20,20 +20,20 @@ from isotherm.errors import InputError, IsothermError, named
 from isotherm.language import Text
 from isotherm.report.files import write_atomically
 from isotherm.train import checkpoint as checkpoints
-from isotherm.train.checkpoint import Checkpoint
-from isotherm.train.config import PARALLEL, TASKS, Config
+from isotherm.train.checkpoint import Checkpoint, Notes
+from isotherm.train.config import PARALLEL, TASKS, Config, parameters
 from isotherm.train.evaluate import gates, held_out_loss, score, translate
-from isotherm.train.feeds import Supply, supply
-from isotherm.train.folder import Folder
+from isotherm.train.feeds import TrainingData, load_training_data
 from isotherm.train.interrupt import Interrupt
 from isotherm.train.learner import Learner, rate
-from isotherm.train.processes import Processes, join
+from isotherm.train.processes import Processes, join, using_threads
 from isotherm.train.progress import Reporter
+from isotherm.train.run_folder import RunFolder
 from isotherm.train.vocabulary import Vocabulary, missing
 
 
 @dataclass(frozen=True)
-class Outcome:
+class TrainingEnd:
     """How a run ended: the signal that stopped it, or None and its result."""
 
     folder: Path
@@ -42,29 +42,44 @@ class Outcome:
     result: Mapping[str, Any]
 
 
-def train(config: Config, path: Path, *, resume: bool = False, title: str = "", quiet: bool = False) -> Outcome:
+def train(config: Config, path: Path, *, resume: bool = False, title: str = "", quiet: bool = False) -> TrainingEnd:
     """Train what the configuration describes, in a folder of its own; `resume` goes on from its last whole checkpoint."""
     _check_packages(config)
-    processes, folder = join(config.run.device), Folder(path)
-    with Reporter(config.run.steps, quiet=quiet or not processes.first, title=title) as reporter, ExitStack() as held:
+    processes, folder = join(config.run.device), RunFolder(path)
+    with ExitStack() as held:
+        reporter = held.enter_context(Reporter(config.run.steps, quiet=quiet or not processes.first, title=title))
+        held.enter_context(using_threads(config.run.threads))
         with processes.together():
             if processes.first:
                 held.enter_context(folder.held())
-            last = _open(config, folder, processes, reporter, resume=resume)
+            last = _open_run(config, folder, processes, reporter, resume=resume)
             vocabulary = Vocabulary.load(folder.tokenizer) if last is not None and folder.tokenizer.exists() else None
-            fed = supply(config, vocabulary)
+            fed = load_training_data(config, vocabulary)
             if processes.first and fed.vocabulary is not None and vocabulary is None:
                 write_atomically(folder.tokenizer, fed.vocabulary.to_json())
-        with named(rule="model.rule"):
-            learner = Learner(config, fed.size, processes)
+        learner = _make_learner(config, fed, processes)
         size = sum(weight.numel() for weight in learner.model.parameters())
         told = Text("{about}; {size:,} parameters", "{about}；{size:,} 个参数")
         reporter.say(told.format(about=fed.about, size=size))
         return Loop(config, folder, fed, learner, reporter).run(last)
 
 
+def _make_learner(config: Config, fed: TrainingData, processes: Processes) -> Learner:
+    try:
+        with named(rule="model.rule"):
+            return Learner(config, fed.size, processes)
+    except (MemoryError, RuntimeError) as error:
+        if "memory" not in str(error).lower():
+            raise
+        why = Text(
+            "a model of about {n:.0e} parameters does not fit the memory of {device}; make [model] smaller",
+            "约 {n:.0e} 个参数的模型放不进 {device} 的内存；请缩小 [model]",
+        )
+        raise IsothermError(why.format(n=parameters(config.model, fed.size), device=processes.device)) from error
+
+
 def _check_packages(config: Config) -> None:
-    """What will be needed in an hour is asked for now."""
+    """Refuse now if a package is missing that the run would need only at its end."""
     parallel = config.data.kind in PARALLEL
     needed = {
         "safetensors": True,
@@ -76,8 +91,8 @@ def _check_packages(config: Config) -> None:
             raise missing(package)
 
 
-def _open(
-    config: Config, folder: Folder, processes: Processes, reporter: Reporter, *, resume: bool
+def _open_run(
+    config: Config, folder: RunFolder, processes: Processes, reporter: Reporter, *, resume: bool
 ) -> Checkpoint | None:
     """The folder of a new run, or the last checkpoint of one. Only the first process writes."""
     if processes.first:
@@ -92,21 +107,22 @@ def _open(
     if not processes.first:
         return last
     if not (resume and folder.begun):
-        folder.begin(config)
+        folder.write_config(config)
         return None
+    folder.measured()  # a damaged file is refused before anything is written
     if last is None:
         reporter.say(Text("no checkpoint yet: from the start", "还没有检查点：从头开始"))
     else:
         reporter.say(Text("resuming after step {step}", "从第 {step} 步之后继续").format(step=last.step))
-    folder.ask(config)  # it may go on for longer than was asked for at first
-    folder.rewind(0 if last is None else last.step)
     return last
 
 
 class Loop:
     """One run: a learner, what it is fed, and the folder its measurements and checkpoints go to."""
 
-    def __init__(self, config: Config, folder: Folder, fed: Supply, learner: Learner, reporter: Reporter) -> None:
+    def __init__(
+        self, config: Config, folder: RunFolder, fed: TrainingData, learner: Learner, reporter: Reporter
+    ) -> None:
         self.config, self.folder, self.fed, self.learner, self.reporter = config, folder, fed, learner, reporter
         self.processes = learner.processes
         self._losses: list[float] = []  # since the last line of metrics
@@ -114,12 +130,16 @@ class Loop:
         self._tokens, self._since = 0, time.monotonic()
         self._saved = 0
 
-    def run(self, last: Checkpoint | None) -> Outcome:
+    def run(self, last: Checkpoint | None) -> TrainingEnd:
         """From the last checkpoint, or the start, to the end or the first signal."""
         first = 0 if last is None else self._restore(last)
         run = self.config.run
+        with self.processes.together():
+            if self.processes.first and self.folder.begun:
+                self.folder.write_config(self.config)  # it may ask for more steps than before
+                self.folder.rewind(first)
         self.reporter.begin(first)
-        with Interrupt() as interrupt:
+        with Interrupt().listening() as interrupt:
             for step in range(first + 1, run.steps + 1):
                 norm = self._step(step)
                 ends = step == run.steps
@@ -127,12 +147,12 @@ class Loop:
                     self._log(step, norm)
                 if ends or _due(step, run.evaluate_every):
                     self._evaluate(step)
-                asked = self._asked(step, interrupt)
+                asked = self._stop_signal(step, interrupt)
                 if asked or ends or _due(step, run.checkpoint_every):
                     self._save(step)
                 if asked:
-                    return Outcome(self.folder.path, step, asked, {})
-        return Outcome(self.folder.path, run.steps, None, self._finish())
+                    return TrainingEnd(self.folder.path, step, asked, {})
+        return TrainingEnd(self.folder.path, run.steps, None, self._finish())
 
     def _step(self, step: int) -> Tensor:
         run, processes = self.config.run, self.processes
@@ -145,8 +165,8 @@ class Loop:
         self._tokens += batch.tokens
         return norm
 
-    def _settle(self, step: int) -> None:
-        """Bring the losses since the last line of metrics here, each summed over all processes. None may be infinite."""
+    def _fetch_losses(self, step: int) -> None:
+        """Fetch the losses since the last line of metrics, each summed over all processes; refuse one that is not finite."""
         if self._waiting:
             self._losses += self.processes.total(torch.stack(self._waiting).cpu().double()).tolist()
             self._waiting = []
@@ -166,7 +186,7 @@ class Loop:
                 raise IsothermError(why.format(loss=loss, step=step, saved=saved))
 
     def _log(self, step: int, norm: Tensor) -> None:
-        self._settle(step)
+        self._fetch_losses(step)
         loss = sum(self._losses) / len(self._losses)
         now = time.monotonic()
         speed = self._tokens / max(now - self._since, 1e-9)
@@ -192,8 +212,8 @@ class Loop:
             self.folder.record({"kind": "held_out", "step": step, "loss": loss, "accuracy": accuracy, **told})
             self.reporter.measured(step, loss, None if seen is None else seen.p50)
 
-    def _asked(self, step: int, interrupt: Interrupt) -> int | None:
-        """The signal that asked to stop. Several processes agree on it now and then, since asking waits for the device."""
+    def _stop_signal(self, step: int, interrupt: Interrupt) -> int | None:
+        """The signal that asked to stop. Several processes agree on it every `log_every` steps: that waits for the device."""
         if self.processes.world == 1:
             return interrupt.asked
         if step % self.config.run.log_every:
@@ -202,22 +222,16 @@ class Loop:
         return max(int(one) for one in told) or None
 
     def _save(self, step: int) -> None:
-        self._settle(step)
+        self._fetch_losses(step)
         tensors = self.learner.tensors() | self._random()
         with self.processes.together():
             if self.processes.first:
-                checkpoints.save(
-                    self.folder.checkpoints, Checkpoint(step, tensors, self._notes() | {"losses": self._losses})
-                )
+                checkpoints.save(self.folder.checkpoints, Checkpoint(step, tensors, self._notes()))
         self._saved = step
 
-    def _notes(self) -> dict[str, Any]:
-        vocabulary = self.fed.vocabulary
-        return {
-            "vocabulary": None if vocabulary is None else vocabulary.digest,
-            "data": self.fed.digest,
-            "processes": self.processes.world,
-        }
+    def _notes(self) -> Notes:
+        vocabulary = None if self.fed.vocabulary is None else self.fed.vocabulary.digest
+        return Notes(vocabulary, self.fed.digest, self.processes.world, tuple(self._losses))
 
     def _random(self) -> dict[str, Tensor]:
         """The random states of every process, by rank."""
@@ -231,24 +245,24 @@ class Loop:
         }
 
     def _restore(self, last: Checkpoint) -> int:
-        self._same(last)
+        self._check_same_data(last)
         self.learner.restore(last.tensors)
         rank = self.processes.rank
         if f"random.cpu.{rank}" in last.tensors:
             torch.set_rng_state(last.tensors[f"random.cpu.{rank}"])
         if self.processes.device.type == "cuda" and f"random.cuda.{rank}" in last.tensors:
             torch.cuda.set_rng_state(last.tensors[f"random.cuda.{rank}"], self.processes.device)
-        self._losses = list(last.notes["losses"])
+        self._losses = list(last.notes.losses)
         self._saved = last.step
         return last.step
 
-    def _same(self, last: Checkpoint) -> None:
-        """A checkpoint goes on only with the vocabulary and the text it was made with."""
+    def _check_same_data(self, last: Checkpoint) -> None:
+        """Refuse a checkpoint that was made with another vocabulary or text."""
         for name, text in (
             ("vocabulary", Text("vocabulary (tokenizer.json)", "词表（tokenizer.json）")),
             ("data", Text("text", "文本")),
         ):
-            if last.notes[name] != self._notes()[name]:
+            if getattr(last.notes, name) != getattr(self._notes(), name):
                 why = Text(
                     "the checkpoint of step {step} was made with another {what}; put it back, or start anew with --out",
                     "第 {step} 步的检查点用的是另一个{what}；请恢复原状，或用 --out 重新开始",
@@ -256,7 +270,7 @@ class Loop:
                 raise InputError(self.folder.path, why.format(step=last.step, what=text))
 
     def _finish(self) -> dict[str, Any]:
-        """The last measurements, and held-out sentences translated and scored; only the first process needs them."""
+        """The first process writes and returns the result: last measurements, and scores of translated held-out sentences."""
         if not self.processes.first:
             return {}
         lines = self.folder.measured()

@@ -1,4 +1,4 @@
-"""One process or several: `torchrun` starts them, this joins them, and the training reads the same either way."""
+"""Join the processes that `torchrun` started, or run alone: the training loop is the same either way."""
 
 import atexit
 import os
@@ -24,7 +24,7 @@ class Processes:
 
     @property
     def first(self) -> bool:
-        """Whether this is the one that writes."""
+        """Whether this process is the one that writes files."""
         return self.rank == 0
 
     def total(self, numbers: Tensor) -> Tensor:
@@ -45,7 +45,7 @@ class Processes:
 
     @contextmanager
     def together(self) -> Iterator[None]:
-        """All leave this block at the same time; where it failed in one, it has failed in all, for the same reason."""
+        """Make all processes leave the block together. If it fails in one process, it fails in all, with the same error."""
         failure: IsothermError | None = None
         try:
             yield
@@ -60,11 +60,11 @@ class Processes:
 
 
 def join(device: str) -> Processes:
-    """The processes `torchrun` started, or this one alone. Once joined they stay so, for however many runs."""
+    """The processes `torchrun` started, or this one alone. They stay joined for later runs."""
     world, rank, local = (
         int(os.environ.get(name, usual)) for name, usual in (("WORLD_SIZE", "1"), ("RANK", "0"), ("LOCAL_RANK", "0"))
     )
-    pick(device, int(os.environ.get("LOCAL_WORLD_SIZE", "1")) - 1)  # what the last one here lacks, all complain of
+    pick(device, int(os.environ.get("LOCAL_WORLD_SIZE", "1")) - 1)  # all fail alike if one lacks a device
     place = pick(device, local)
     if place.type == "cuda":
         torch.cuda.set_device(place)
@@ -77,25 +77,38 @@ def join(device: str) -> Processes:
     return Processes(rank, world, place)
 
 
-def pick(device: str, local_rank: int = 0, *, argument: str = "run.device") -> torch.device:
-    """The device a person named; `auto` is the best there is, and each process on a machine takes its own CUDA device."""
-    if device == "auto":
+@contextmanager
+def using_threads(count: int) -> Iterator[None]:
+    """Compute with so many threads in this process, and with as many as before afterwards.
+
+    Runs and sweeps use one thread unless told otherwise. Small models gain little from more, a second thread waits for the
+    first on a busy machine, and the number of threads decides the last bits of a sum.
+    """
+    before = torch.get_num_threads()
+    torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+def pick(device: str, local_rank: int = 0, *, argument: str = "run.device", here: bool = True) -> torch.device:
+    """The device a person named: `auto` is the best there is, and each process on a machine takes its own CUDA device.
+
+    A device that is not `here` need only be one that could be.
+    """
+    if device == "auto" and here:
         device = "cuda" if torch.cuda.is_available() else "mps" if torch.backends.mps.is_available() else "cpu"
     try:
         place = torch.device(device)
     except RuntimeError:
         place = torch.device("meta")
     if place.type not in ("cpu", "cuda", "mps"):
-        raise ArgumentError(argument, Text("auto, cpu, cuda or mps", "auto、cpu、cuda 或 mps"), got=device)
-    if place.type == "cuda":
-        count = torch.cuda.device_count()
-        index = local_rank if place.index is None else place.index
-        if index >= count:
-            expected = Text("a device of this machine ({n} CUDA devices)", "本机的设备（有 {n} 个 CUDA 设备）").format(
-                n=count
-            )
-            raise ArgumentError(argument, expected, got=device)
-        return torch.device("cuda", index)
-    if place.type == "mps" and not torch.backends.mps.is_available():
-        raise ArgumentError(argument, Text("a device of this machine", "本机的设备"), got=device)
-    return place
+        names = Text("auto, cpu, cuda or mps", "auto、cpu、cuda 或 mps") if here else Text("cpu or cuda", "cpu 或 cuda")
+        raise ArgumentError(argument, names, got=device)
+    index = local_rank if place.index is None else place.index
+    count = {"cuda": torch.cuda.device_count(), "mps": int(torch.backends.mps.is_available())}.get(place.type, 1)
+    if here and place.type != "cpu" and index >= count:
+        expected = Text("a device of this machine ({n} {kind} devices)", "本机的设备（有 {n} 个 {kind} 设备）")
+        raise ArgumentError(argument, expected.format(n=count, kind=place.type.upper()), got=device)
+    return torch.device("cuda", index) if here and place.type == "cuda" else place

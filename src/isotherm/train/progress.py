@@ -1,4 +1,4 @@
-"""What a person sees while a model trains: a moving line on a terminal, an occasional plain one in a log."""
+"""Show progress while a model trains: a bar on a terminal, an occasional line elsewhere."""
 
 import time
 from types import TracebackType
@@ -19,7 +19,7 @@ _GATE = Text("  median gate {p50:.2g}", "  闸门中位数 {p50:.2g}")
 
 
 class Reporter:
-    """Says how far a run is, on standard error; `quiet` for the processes that do not speak."""
+    """Reports how far a run is, on standard error; `quiet` processes report nothing."""
 
     def __init__(self, steps: int, *, quiet: bool = False, title: str = "") -> None:
         self.steps, self._quiet = steps, quiet
@@ -51,7 +51,7 @@ class Reporter:
         self._bar.stop()
 
     def begin(self, step: int) -> None:
-        """Training goes on after this step: what is left is reckoned from here."""
+        """Start measuring the pace after this step."""
         self._first, self._begun = step, time.monotonic()
         self._bar.update(self._task, completed=step)
 
@@ -60,7 +60,7 @@ class Reporter:
         self._console.print(str(text), markup=False)
 
     def trained(self, step: int, loss: float, speed: float) -> None:
-        """A step is done, with this loss, at this many tokens a second."""
+        """Report a step's loss and speed, in tokens per second."""
         news = Text("loss {loss:.3f}  {speed:,.0f} tokens/s", "损失 {loss:.3f}  {speed:,.0f} 词元/秒")
         self._bar.update(self._task, completed=step, news=str(news.format(loss=loss, speed=speed)))
         now = time.monotonic()

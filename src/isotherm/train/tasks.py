@@ -1,58 +1,38 @@
 """Tasks made on the fly: endless, exactly known, and answerable only by attending to the right place.
 
-`make` draws a batch of one task. Every example also says where its answers are (`alignment`), so a trained model's
-attention can be compared with the truth.
+Each task draws its source [B, S] and the words of its target [B, T] from a generator, on the generator's device. `make` draws
+a batch that a model can be trained on. A vocabulary counts the special ids, so words are FIRST … vocabulary − 1.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from isotherm.errors import ArgumentError
 from isotherm.language import Text
+from isotherm.train.batches import Batch
 from isotherm.train.tokens import END, FIRST, PAD, START
 
-
-@dataclass(frozen=True)
-class Examples:
-    """A batch without padding: source [B, S], target [B, T + 2] (start, T words, end), alignment [B, T].
-
-    `alignment[b, t]` is the place in the source that decides the t-th word of the target.
-    """
-
-    source: Tensor
-    target: Tensor
-    alignment: Tensor
-
-    def teacher(self) -> tuple[Tensor, Tensor]:
-        """What a decoder reads [B, T + 1] and what it should say [B, T + 1]: the target, and the target one step on."""
-        return self.target[:, :-1], self.target[:, 1:]
-
-    def sequence(self) -> tuple[Tensor, Tensor]:
-        """The same for a model with one stream: tokens and labels [B, S + T + 1], with padding where nothing is asked."""
-        tokens = torch.cat([self.source, self.target], dim=1)
-        labels = torch.cat([torch.full_like(self.source, PAD), self.target], dim=1)
-        labels[:, self.source.shape[1]] = PAD  # the start of the answer is given, not guessed
-        return tokens[:, :-1], labels[:, 1:]
+VALUES = 8
+"""Values an item of `lookup` may have; guessing is right once in this many."""
+QUESTIONS = 8
+"""Questions that `lookup` asks about each list of items."""
 
 
-def copy(generator: torch.Generator, batch: int, length: int, vocabulary: int) -> Examples:
+def copy(generator: torch.Generator, batch: int, length: int, vocabulary: int) -> tuple[Tensor, Tensor]:
     """The source again, word by word: S = T = length."""
     words = _words(generator, (batch, length), FIRST, vocabulary)
-    places = torch.arange(length, device=words.device).expand(batch, length)
-    return _examples(words, words, places)
+    return words, words
 
 
-def reverse(generator: torch.Generator, batch: int, length: int, vocabulary: int) -> Examples:
+def reverse(generator: torch.Generator, batch: int, length: int, vocabulary: int) -> tuple[Tensor, Tensor]:
     """The source from its end: S = T = length."""
     words = _words(generator, (batch, length), FIRST, vocabulary)
-    places = torch.arange(length - 1, -1, -1, device=words.device).expand(batch, length)
-    return _examples(words, words.flip(1), places)
+    return words, words.flip(1)
 
 
-def recall(generator: torch.Generator, batch: int, length: int, vocabulary: int) -> Examples:
+def recall(generator: torch.Generator, batch: int, length: int, vocabulary: int) -> tuple[Tensor, Tensor]:
     """Associative recall with many queries (Arora et al. 2023, arXiv:2312.04927): S = 3·length, T = length.
 
     The source is `length` pairs of a key and its value, then the keys again in another order; the target is their
@@ -66,26 +46,22 @@ def recall(generator: torch.Generator, batch: int, length: int, vocabulary: int)
     values = _words(generator, (batch, length), FIRST + keys, vocabulary)
     order = _order(generator, batch, length)
     pairs = torch.stack([asked, values], dim=2).flatten(1)
-    return _examples(torch.cat([pairs, asked.gather(1, order)], dim=1), values.gather(1, order), 2 * order + 1)
+    return torch.cat([pairs, asked.gather(1, order)], dim=1), values.gather(1, order)
 
 
-def align(generator: torch.Generator, batch: int, length: int, vocabulary: int) -> Examples:
+def align(generator: torch.Generator, batch: int, length: int, vocabulary: int) -> tuple[Tensor, Tensor]:
     """A toy translation, by a dictionary and local word order: S = T = length.
 
     The words stand in pairs. Where the first of a pair is the larger id the two change places, as adjective and noun
     do between languages; then each word becomes its own other word, the last for the first and so on.
     """
     words = _words(generator, (batch, length), FIRST, vocabulary)
-    places = torch.arange(length, device=words.device).expand(batch, length).clone()
     even = length - length % 2
-    swap = words[:, 0:even:2] > words[:, 1:even:2]
-    first, second = places[:, 0:even:2].clone(), places[:, 1:even:2].clone()
-    places[:, 0:even:2] = torch.where(swap, second, first)
-    places[:, 1:even:2] = torch.where(swap, first, second)
-    return _examples(words, FIRST + vocabulary - 1 - words.gather(1, places), places)
+    pairs = words[:, :even].view(batch, even // 2, 2).sort(2).values
+    return words, FIRST + vocabulary - 1 - torch.cat([pairs.flatten(1), words[:, even:]], 1)
 
 
-TASKS: dict[str, Callable[[torch.Generator, int, int, int], Examples]] = {
+TASKS: dict[str, Callable[[torch.Generator, int, int, int], tuple[Tensor, Tensor]]] = {
     "copy": copy,
     "reverse": reverse,
     "recall": recall,
@@ -93,22 +69,56 @@ TASKS: dict[str, Callable[[torch.Generator, int, int, int], Examples]] = {
 }
 
 
-def make(task: str, generator: torch.Generator, batch: int, length: int, vocabulary: int) -> Examples:
-    """A batch of one task, on the generator's device; the same generator state gives the same batch.
+def make(
+    task: str, generator: torch.Generator, batch: int, length: int, vocabulary: int, *, one_stream: bool = False
+) -> Batch:
+    """A batch of one task; the same generator state gives the same batch. `lookup` always has one stream.
 
-    `vocabulary` counts the special ids too, so words are FIRST … vocabulary − 1.
-
-    >>> examples = make("reverse", torch.Generator().manual_seed(0), batch=2, length=5, vocabulary=11)
-    >>> examples.source.shape, examples.target.shape, examples.alignment[0].tolist()
-    (torch.Size([2, 5]), torch.Size([2, 7]), [4, 3, 2, 1, 0])
+    >>> batch = make("reverse", torch.Generator().manual_seed(0), batch=2, length=5, vocabulary=11)
+    >>> [tokens.shape for tokens in batch.inputs], batch.labels.shape
+    ([torch.Size([2, 5]), torch.Size([2, 6])], torch.Size([2, 6]))
     """
-    if task not in TASKS:
-        raise ArgumentError("task", Text(*(" | ".join(TASKS),) * 2), got=repr(task))
-    for name, value, least in (("batch", batch, 1), ("length", length, 1), ("vocabulary", vocabulary, FIRST + 2)):
-        if value < least:
-            expected = Text("a whole number, {least} or more", "不小于 {least} 的整数").format(least=least)
-            raise ArgumentError(name, expected, got=value)
-    return TASKS[task](generator, batch, length, vocabulary)
+    if task == "lookup":
+        return lookup(generator, batch, length, vocabulary)
+    source, words = TASKS[task](generator, batch, length, vocabulary)
+    start, end = (torch.full_like(words[:, :1], token) for token in (START, END))
+    return teach(source, torch.cat([start, words, end], dim=1), one_stream=one_stream)
+
+
+def teach(source: Tensor, target: Tensor, *, one_stream: bool) -> Batch:
+    """Source [B, S] and target [B, T + 2] as a model is taught: from each target token the next one is asked.
+
+    With one stream, source and target are one sequence [B, S + T + 1], and only the target is asked for.
+    """
+    if not one_stream:
+        return Batch((source, target[:, :-1]), target[:, 1:])
+    tokens = torch.cat([source, target], dim=1)
+    labels = torch.cat([torch.full_like(source, PAD), target], dim=1)
+    labels[:, source.shape[1]] = PAD  # the start of the answer is given, not guessed
+    return Batch((tokens[:, :-1],), labels[:, 1:])
+
+
+def lookup(generator: torch.Generator, batch: int, length: int, vocabulary: int) -> Batch:
+    """Find the item that a question names among `length` items, and say its value: tokens and labels [B, length + QUESTIONS].
+
+    Ids: FIRST + key·VALUES + value for an item, then one for each key as a question, then one for each value as an answer.
+    The place of an item says nothing, so a model may be tested among many more items than it was trained with. What fails
+    then is its softmax, not its sense of position: the same logits spread over more keys (Veličković et al. 2024,
+    arXiv:2410.01104).
+    """
+    keys = (vocabulary - FIRST - VALUES) // (VALUES + 1)
+    if keys < length:
+        least = FIRST + VALUES + (VALUES + 1) * length
+        expected = Text("at least {least} for {length} items", "至少 {least}（{length} 个条目）")
+        raise ArgumentError("vocabulary", expected.format(least=least, length=length), got=vocabulary)
+    chosen = torch.rand(batch, keys, generator=generator).argsort(1)[:, :length]
+    values = torch.randint(0, VALUES, (batch, length), generator=generator)
+    asked = torch.randint(0, length, (batch, QUESTIONS), generator=generator)
+    items = FIRST + chosen * VALUES + values
+    questions = FIRST + keys * VALUES + chosen.gather(1, asked)
+    answers = FIRST + keys * (VALUES + 1) + values.gather(1, asked)
+    labels = torch.cat([torch.full_like(items, PAD), answers], 1)
+    return Batch((torch.cat([items, questions], 1),), labels)
 
 
 def _words(generator: torch.Generator, shape: tuple[int, int], low: int, high: int) -> Tensor:
@@ -118,8 +128,3 @@ def _words(generator: torch.Generator, shape: tuple[int, int], low: int, high: i
 def _order(generator: torch.Generator, batch: int, n: int) -> Tensor:
     """A random order of 0 … n − 1 for each example [batch, n]."""
     return torch.rand(batch, n, generator=generator, device=generator.device, dtype=torch.float64).argsort(1)
-
-
-def _examples(source: Tensor, words: Tensor, alignment: Tensor) -> Examples:
-    start, end = (torch.full_like(words[:, :1], token) for token in (START, END))
-    return Examples(source, torch.cat([start, words, end], dim=1), alignment)

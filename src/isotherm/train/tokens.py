@@ -1,4 +1,4 @@
-"""The ids that mean something before any vocabulary is learned: one place, so that no two parts can disagree."""
+"""The special token ids, which every vocabulary begins with."""
 
 PAD = 0
 START = 1

@@ -1,5 +1,6 @@
 """A trained run, opened to translate."""
 
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,15 +13,15 @@ from isotherm.train import checkpoint as checkpoints
 from isotherm.train.checkpoint import Say
 from isotherm.train.config import PARALLEL, Config
 from isotherm.train.evaluate import translate
-from isotherm.train.folder import Folder
 from isotherm.train.learner import make_model, restore_model
 from isotherm.train.processes import pick
+from isotherm.train.run_folder import RunFolder
 from isotherm.train.vocabulary import Vocabulary
 
 
 @dataclass(frozen=True)
 class Trained:
-    """A model with its vocabulary, after so many steps."""
+    """A trained model with its vocabulary, and how many steps it was trained for."""
 
     config: Config
     vocabulary: Vocabulary
@@ -44,9 +45,9 @@ class Trained:
 def open_run(path: Path, *, device: str = "cpu", say: Say = lambda _: None) -> Trained:
     """The run in a folder, at its last whole checkpoint; `say` is told of damaged ones passed over."""
     place = pick(device, argument="--device")
-    if not path.is_dir():
+    if not os.path.isdir(path):  # False, not an error, for a name that no folder can have
         raise InputError(path, Text("there is no such run", "没有这次训练"))
-    folder = Folder(path)
+    folder = RunFolder(path)
     config = folder.config()
     if config.data.kind not in PARALLEL:
         why = Text("this run learned {kind}, not to translate", "这次训练学的是 {kind}，不是翻译")
@@ -59,7 +60,7 @@ def open_run(path: Path, *, device: str = "cpu", say: Say = lambda _: None) -> T
         )
         raise InputError(path, why.format(path=path))
     vocabulary = Vocabulary.load(folder.tokenizer)
-    if vocabulary.digest != last.notes["vocabulary"]:
+    if vocabulary.digest != last.notes.vocabulary:
         why = Text(
             "not the vocabulary the checkpoint of step {step} was trained with",
             "不是第 {step} 步检查点训练时所用的词表",

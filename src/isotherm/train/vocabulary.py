@@ -1,4 +1,4 @@
-"""Words as numbers: a vocabulary learned from the corpus, the same every time, kept in one tokenizer.json.
+"""A vocabulary learned from the corpus, kept in tokenizer.json. The same corpus gives the same vocabulary.
 
 Byte-level pair encoding: it starts from bytes, so no character is ever unknown, Chinese included. (Unigram was tried and
 is a tenth shorter on Chinese, but two trainings on one corpus gave two vocabularies, and «<end>» in a text became the end.)
@@ -12,7 +12,7 @@ from typing import Any
 
 from isotherm.errors import ArgumentError, InputError, IsothermError
 from isotherm.language import Text
-from isotherm.train.text import read
+from isotherm.record.files import read_bytes
 from isotherm.train.tokens import FIRST, SPECIAL
 
 
@@ -27,19 +27,20 @@ class Vocabulary:
         return int(self._tokenizer.get_vocab_size())
 
     @classmethod
-    def learn(cls, sentences: Iterable[str], size: int) -> "Vocabulary":
-        """Of at most `size` entries, from these sentences."""
+    def learn(cls, sentences: Iterable[str], size: int, *, rarest: int = 2, normalise: bool = True) -> "Vocabulary":
+        """Learn at most `size` entries from pairs of bytes that occur at least `rarest` times, after Unicode's NFC."""
         if size < FIRST + 256:
             least = Text("at least {n}: the special ids and every byte", "至少 {n}：特殊标记与全部字节")
             raise ArgumentError("vocabulary", least.format(n=FIRST + 256), got=size)
         made = _tokenizers()
         tokenizer = made.Tokenizer(made.models.BPE())
-        tokenizer.normalizer = made.normalizers.NFC()
+        if normalise:
+            tokenizer.normalizer = made.normalizers.NFC()
         tokenizer.pre_tokenizer = made.pre_tokenizers.ByteLevel(add_prefix_space=False)
         tokenizer.decoder = made.decoders.ByteLevel()
         trainer = made.trainers.BpeTrainer(
             vocab_size=size,
-            min_frequency=2,
+            min_frequency=rarest,
             special_tokens=list(SPECIAL),
             initial_alphabet=sorted(made.pre_tokenizers.ByteLevel.alphabet()),
             show_progress=False,
@@ -50,7 +51,7 @@ class Vocabulary:
     @classmethod
     def load(cls, path: str | Path) -> "Vocabulary":
         """From a tokenizer.json; its special ids must be ours."""
-        text = read(path)
+        text = read_bytes(path)
         try:
             tokenizer = _tokenizers().Tokenizer.from_str(text.decode())
         except Exception as error:  # tokenizers raises bare Exception
@@ -75,7 +76,7 @@ class Vocabulary:
         return [list(encoding.ids) for encoding in self._tokenizer.encode_batch(list(sentences))]
 
     def decode(self, rows: Sequence[Sequence[int]]) -> list[str]:
-        """The sentences again; special ids say nothing."""
+        """The sentences of these ids; special ids are left out."""
         return [text.strip() for text in self._tokenizer.decode_batch([list(row) for row in rows])]
 
 

@@ -16,7 +16,7 @@ from isotherm.lab.claims.additive_wins_at_large_d import CLAIM as WINS
 from isotherm.lab.claims.scaling_restores_it import CLAIM as RESTORES
 from isotherm.language import Text
 from isotherm.record import to_plain
-from isotherm.record.sweep import SWEEP_SCHEMA, Axes, Outcome, SweepRecord, Trial
+from isotherm.record.sweep import SWEEP_SCHEMA, Axes, SweepRecord, Trial, TrialOutcome
 from isotherm.scale import Resolved
 from isotherm.train.sweep import run_trials
 
@@ -55,13 +55,13 @@ def test_the_same_seed_gives_the_same_record(claim):
 
 
 @cache
-def trained() -> Outcome:
+def trained() -> TrialOutcome:
     """An outcome as training makes it, to be changed."""
     trial = Trial(task="align", model="recurrent", rule="additive", width=4, vocabulary=11, length=2, batch=2, steps=1)
     return run_trials([trial])[0]
 
 
-def outcome(rule: str, d: int, lr: float, seed: int, loss: float | None) -> Outcome:
+def outcome(rule: str, d: int, lr: float, seed: int, loss: float | None) -> TrialOutcome:
     trial = replace(trained().trial, rule=rule, head_dim=d, lr=lr, seed=seed)
     return replace(trained(), trial=trial, held_out=loss, diverged=loss is None)
 
@@ -157,7 +157,7 @@ WRONG = {
 }
 
 
-def wider(one: Outcome) -> Outcome:
+def wider(one: TrialOutcome) -> TrialOutcome:
     return replace(one, trial=replace(one.trial, width=2 * one.trial.width))
 
 
@@ -171,13 +171,14 @@ def test_a_record_that_cannot_be_shown_is_refused(sweep, tmp_path, text, message
 
 
 def test_the_claims_that_show_recorded_runs_are_those_that_read_them():
-    reading = [claim for claim in claims.CLAIMS if "recorded.py" in lab_files(claim)]
+    reading = [claim for claim in claims.CLAIMS if "recorded" in lab_parts(claim)]
     assert tuple(reading) == recorded.SHOWN_IN
 
 
-def lab_files(claim: str) -> set[str]:
-    own = lab_cache._SOURCE / "lab" / "claims" / f"{claim.replace('-', '_')}.py"
-    return {path.name for path in lab_cache._reached(own) if path.parent.name == "lab"}
+def lab_parts(claim: str) -> set[str]:
+    lab = lab_cache._SOURCE / "lab"
+    reached = lab_cache._reached(lab / "claims" / f"{claim.replace('-', '_')}.py")
+    return {path.relative_to(lab).parts[0] for path in reached if path.is_relative_to(lab)}
 
 
 def test_two_starts_are_told_apart_in_the_legend(sweep):

@@ -57,7 +57,7 @@ def test_a_broken_rule_changes_the_verdict(module, rule, resolve, verdict, monke
 
 def test_the_documents_formula_for_means_is_found_wrong(monkeypatch):
     def subtracting(d, *, mean_q=0.0, mean_k=0.0, **_):
-        return theory.Moments(d * mean_q * mean_k, d * (1.5 - mean_q**2 * mean_k**2))
+        return theory.DotProductMoments(d * mean_q * mean_k, d * (1.5 - mean_q**2 * mean_k**2))
 
     monkeypatch.setattr(theory, "dot_product_moments", subtracting)
     assert run(dot_variance.CLAIM, **SMALL[dot_variance]).verdict == "refuted"

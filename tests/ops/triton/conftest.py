@@ -48,40 +48,42 @@ def device():
 @pytest.fixture(params=[False, True], ids=["whole", "split"])
 def splitting(request, monkeypatch):
     """Keys split over programs even where there are few of them."""
-    from isotherm.ops.triton import attend
+    from isotherm.ops.triton import general, key_splits
 
     if request.param:
-        monkeypatch.setattr(attend, "LEAST_SPLIT", 4)
-        monkeypatch.setattr(attend, "blocks", lambda call, backward=False: attend.Blocks(16, 16, 4, 1))
+        monkeypatch.setattr(key_splits, "LEAST_SPLIT", 4)
+        monkeypatch.setattr(general, "tile_size", lambda call, backward=False: general.TileSize(16, 16, 4, 1))
     return request.param
 
 
 @pytest.fixture
 def small_tiles(monkeypatch):
     """The fast kernels with tiles the interpreter gets through."""
-    from isotherm.ops.triton import dense, scales
+    from isotherm.ops.triton import fast, several_scales
 
     if not torch.cuda.is_available():
-        small = {32: dense.Tuning(64, 16, 1, 4)}
-        monkeypatch.setattr(dense, "OUTPUT", {False: small, True: small})
-        monkeypatch.setattr(dense, "STATISTICS", {False: small, True: {32: dense.Tuning(64, 32, 1, 4)}})
-        monkeypatch.setattr(dense, "EDGE", 16)
-        monkeypatch.setattr(dense, "SAMPLED", small)
-        monkeypatch.setattr(scales, "TILES", small)
+        small = {32: fast.Tuning(64, 16, 1, 4)}
+        monkeypatch.setattr(fast, "OUTPUT", {False: small, True: small})
+        monkeypatch.setattr(fast, "STATISTICS", {False: small, True: {32: fast.Tuning(64, 32, 1, 4)}})
+        monkeypatch.setattr(fast, "EDGE", 16)
+        monkeypatch.setattr(fast, "SAMPLED", small)
+        monkeypatch.setattr(several_scales, "TILES", small)
 
 
 @pytest.fixture
 def sums_pay(device, monkeypatch):
     """Asks for sums of the keys: a number of keys, and a precision, for which they are made."""
-    from isotherm.ops.triton import dense
+    from isotherm.ops.triton import fast
 
     def ask():
-        for name, value in (("LONG", 0), ("LONGER", 0), ("LEAST_CHUNKS", 2)):
-            monkeypatch.setattr(dense, name, value)
+        for name, value in (("LONG", 0), ("LONG_CAUSAL", 0), ("LEAST_CHUNKS", 2)):
+            monkeypatch.setattr(fast, name, value)
         if device != "cpu":
             return 2230, torch.bfloat16
-        monkeypatch.setattr(dense, "LEAST_KEYS", 16)
-        monkeypatch.setattr(dense, "SUMMED", (torch.float16,))  # the interpreter multiplies bfloat16 as whole numbers
+        monkeypatch.setattr(fast, "LEAST_KEYS", 16)
+        monkeypatch.setattr(
+            fast, "KEY_SUM_DTYPES", (torch.float16,)
+        )  # the interpreter multiplies bfloat16 as whole numbers
         return 143, torch.float16
 
     return ask

@@ -1,12 +1,12 @@
 """Every kernel on small shapes under compute-sanitizer: no access out of bounds, no unordered one. `make sanitize-gpu`.
 
-Each part runs in a process of its own, first as it is, which compiles, then under memcheck and racecheck. Two faults are
-planted, and the tools have to find them. Every report fails the run, but for two kinds of race:
-- inside cuDNN's kernels, which the backward pass may call and which are not ours;
-- in `hopper`, on the bytes by which Triton's warp_specialize tells its partitions what to do. In the machine code a barrier of
-  all warps stands between every write and every read of them, and racecheck reports the same of twenty lines of Gluon whose
-  partitions do nothing but take turns (LOG.md). Such accesses bear the line of the kernel's `def` or of its warp_specialize,
-  and no other.
+Each part runs in a process of its own: first alone, which compiles it, then under memcheck and racecheck. Two faults are
+planted, and the tools have to find them. Every report fails the run, except two kinds of race:
+- Races inside cuDNN's kernels, which the backward pass may call and which are not ours.
+- Races in `hopper` on the bytes by which Triton's warp_specialize tells its partitions what to do. In the machine code a
+  barrier of all warps stands between every write and every read of these bytes, and racecheck reports the same for twenty
+  lines of Gluon whose partitions only take turns (docs/notes/testing.md). Such accesses have the line of the kernel's `def`
+  or of its warp_specialize, and no other line.
 """
 
 import inspect
@@ -29,7 +29,8 @@ from triton.experimental.gluon import language as gl
 
 from isotherm.ops import Problem
 from isotherm.ops import triton as kernels
-from isotherm.ops.triton import attend, dense, hopper_kernel
+from isotherm.ops.triton import fast as fast_path
+from isotherm.ops.triton import fast_hopper_kernel, key_splits
 from tests.ops import cases
 
 TOOLS = ("memcheck", "racecheck")
@@ -53,7 +54,7 @@ def drawn(d, queries, keys, *, dtype=torch.bfloat16, dv=None, mask=(), bias=Fals
 
 
 def every(x: Problem, *, gradients: bool = True) -> None:
-    """All that can be asked of a problem: anew, and as a call like one before."""
+    """Everything that can be asked of a problem, twice: recorded, then played from the tape."""
     rows = torch.arange(0, x.q.shape[2], 5, device="cuda")
     for _ in range(2):
         kernels.solve(x, stats=True)
@@ -70,31 +71,31 @@ def every(x: Problem, *, gradients: bool = True) -> None:
 
 
 def fast(d: int) -> None:
-    """The kernels for whole rows without extras; at a scale of 3 rows freeze and are done again."""
+    """The fast path; at a scale of 3 rows freeze and are recomputed."""
     for causal in (False, True):
         every(drawn(d, 143, 167, causal=causal), gradients=d > 32)
         every(drawn(d, 70, 70, causal=causal, scale=3.0), gradients=False)
 
 
 def with_sums(d: int) -> None:
-    """The same with sums of the keys, which only long rows have otherwise."""
-    dense.LONG = dense.LONGER = dense.LONGEST = 0
-    dense.LEAST_CHUNKS = 2
+    """The fast path with key sums, which otherwise need long rows."""
+    fast_path.LONG = fast_path.LONG_CAUSAL = fast_path.LONG_CAUSAL_D128 = 0
+    fast_path.LEAST_CHUNKS = 2
     for causal in (False, True):
         every(drawn(d, 700, 777, causal=causal, scale=1.0), gradients=False)
 
 
 def split(d: int) -> None:
-    """Keys of few rows split over programs."""
-    attend.LEAST_SPLIT = 64
+    """Keys split over programs, because rows are few."""
+    key_splits.LEAST_SPLIT = 64
     every(drawn(d, 40, 391, causal=True), gradients=False)
 
 
-def staying() -> None:
-    """The programs that stay, which only large problems have otherwise."""
-    dense.LONG = dense.LONGER = dense.LONGEST = 0
-    dense.LEAST_CHUNKS = 2
-    dense.persistent = lambda call: True
+def persistent() -> None:
+    """The persistent kernel, which otherwise needs a large problem."""
+    fast_path.LONG = fast_path.LONG_CAUSAL = fast_path.LONG_CAUSAL_D128 = 0
+    fast_path.LEAST_CHUNKS = 2
+    fast_path.uses_persistent_kernel = lambda call: True
     for causal in (False, True):
         for queries, keys in ((143, 300), (300, 777), (640, 640)):
             kernels.solve(drawn(128, queries, keys, causal=causal), stats=True)
@@ -143,7 +144,7 @@ def planted_race() -> None:
 
 @dataclass(frozen=True)
 class Part:
-    """Something to run under some of the tools; one that is not `sound` has a fault that they have to find."""
+    """Something to run under some of the tools. If it is not `sound`, it has a fault that they must find."""
 
     run: Callable[[], None]
     tools: tuple[str, ...] = TOOLS
@@ -157,7 +158,7 @@ PARTS = {
     **{f"fast kernels, d {d}": Part(partial(fast, d)) for d in (32, 64, 128)},
     **{f"sums of the keys, d {d}": Part(partial(with_sums, d)) for d in (64, 128)},
     **{f"split keys, d {d}": Part(partial(split, d)) for d in (64, 80, 128)},
-    "programs that stay": Part(staying, hopper=True),
+    "persistent programs": Part(persistent, hopper=True),
     "window": Part(partial(general, 64, 67, 143, causal=True, window=20)),
     "padding and bias": Part(partial(general, 80, 67, 67, mask=(1, 1, 1), bias=True)),
     "a mask for every row": Part(partial(general, 64, 67, 91, mask=(1, 1, 67))),
@@ -190,8 +191,8 @@ def races(report: str) -> list[list[Access]]:
 
 
 def signals() -> frozenset[int]:
-    """The lines that warp_specialize's own accesses bear in `hopper_kernel`."""
-    text, first = inspect.getsourcelines(hopper_kernel.hopper.fn)
+    """The lines of `fast_hopper_kernel` that racecheck names for the accesses of warp_specialize itself."""
+    text, first = inspect.getsourcelines(fast_hopper_kernel.hopper.fn)
     head = next(i for i, line in enumerate(text) if line.startswith("def "))
     call = next(i for i, line in enumerate(text) if "gl.warp_specialize(" in line)
     return frozenset({first + head, first + call})
@@ -201,12 +202,12 @@ def excused(race: list[Access]) -> bool:
     """Whether a race is one of the two kinds that are not ours."""
     if all(access.kernel.startswith("cudnn_") for access in race):
         return True
-    here, lines = Path(hopper_kernel.__file__).name, signals()
+    here, lines = Path(fast_hopper_kernel.__file__).name, signals()
     return all(access.kernel == "hopper" and access.file == here and access.line in lines for access in race)
 
 
 def verdict(tool: str, report: str) -> str:
-    """What is wrong by a report, in words that begin with a number where a fault was found; nothing if it is clean."""
+    """What a report says is wrong, or '' if it is clean. The words begin with a number if a fault was found."""
     total = re.search(r"SUMMARY: (\d+) (?:error|hazard)", report)
     found = races(report)
     if tool == "memcheck" and total and total[1] != "0":
@@ -234,7 +235,7 @@ def ran(part: str, *before: str) -> str:
 
 
 def examined(sanitizer: str) -> int:
-    """All parts under their tools; how many are not as they should be. Reports of these are kept."""
+    """Run all parts under their tools and return how many failed. The reports of failed parts are kept."""
     hopper = torch.cuda.get_device_capability()[0] == 9
     for name in (name for name, part in PARTS.items() if part.hopper and not hopper):
         print(f"left out, since it needs Hopper: {name}")

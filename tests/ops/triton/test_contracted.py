@@ -16,7 +16,7 @@ def _both(x_ptr, y_ptr, z_ptr, out_ptr, OVER: tl.constexpr):
         made = z - x * y
     elif OVER == "plus":
         made = z + x * y
-    else:  # as `attend_kernel.logits` has it, where that must not be
+    else:  # as `general_kernel.logits` has it, where that must not be
         made = tl.fma(x, y, 0.0) - z
     tl.store(out_ptr + i, made)
 

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from isotherm import attention
 from isotherm.ops import Problem, Visibility
 from isotherm.ops import triton as kernels
-from isotherm.ops.triton import attend, backward, dense, gram_kernel
+from isotherm.ops.triton import backward, fast, fast_key_sums_kernel, key_splits
+from isotherm.ops.triton.attention_call import AttentionCall
 
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")  # NumPy under the interpreter: exp2 of −inf
 KEYS = 8192
@@ -20,9 +21,9 @@ KEYS = 8192
 def test_a_sink_above_thousands_of_keys(rest, spread, device, monkeypatch):
     """Weights that sum to `rest` beside the sink's 1, each of them below half a unit in the last place of that sum."""
     if device == "cpu":  # small, for the interpreter's sake
-        monkeypatch.setattr(dense, "STATISTICS", {False: {32: dense.Tuning(16, 128, 1, 4)}})
-    monkeypatch.setattr(attend, "PROGRAMS", 1)  # as with many heads: the keys are not split
-    monkeypatch.setattr(dense, "LONG", 2 * KEYS)
+        monkeypatch.setattr(fast, "STATISTICS", {False: {32: fast.Tuning(16, 128, 1, 4)}})
+    monkeypatch.setattr(key_splits, "PROGRAMS", 1)  # as with many heads: the keys are not split
+    monkeypatch.setattr(fast, "LONG", 2 * KEYS)
     q, k = torch.zeros(1, 1, 16, 32, dtype=torch.float16), torch.zeros(1, 1, KEYS, 32, dtype=torch.float16)
     q[..., 0] = 1
     k[..., 0] = spread * torch.randn(1, 1, KEYS, generator=torch.Generator().manual_seed(1))
@@ -37,8 +38,8 @@ def test_a_sink_above_thousands_of_keys(rest, spread, device, monkeypatch):
 
 @given(keys=st.integers(4096, 300_000), most=st.integers(1, 600))
 def test_chunks_of_keys_fit_where_they_are_put(keys, most):
-    chunk = dense.chunk_of(keys, most)
-    assert chunk % dense.LEAST_KEYS == 0
+    chunk = fast.chunk_size(keys, most)
+    assert chunk % fast.LEAST_KEYS == 0
     assert 1 <= keys // chunk <= most
 
 
@@ -51,13 +52,13 @@ def test_sums_of_the_keys_stay_in_their_scratch(heads, t, s, d, causal, monkeypa
         def __getitem__(self, grid):
             return lambda keys, scratch, *rest, **options: asked.append((grid, scratch.numel(), options))
 
-    monkeypatch.setattr(gram_kernel, "gram", Recorded())
+    monkeypatch.setattr(fast_key_sums_kernel, "sum_keys", Recorded())
     q, k = (torch.empty(1, dtype=torch.bfloat16).expand(1, h, n, d) for h, n in ((8 * heads, t), (8, s)))
-    call = attend.Call(q, k, k, torch.empty(1).expand(t), None, None, causal, 0, 0.1, 0.0)
-    monkeypatch.setattr(dense, "tiles", lambda x, rows: x)
-    dense.sums_of_keys(call, torch.empty(1).expand(8 * 2, 8 * heads, t))
+    call = AttentionCall(q, k, k, torch.empty(1).expand(t), None, None, causal, 0, 0.1, 0.0)
+    monkeypatch.setattr(fast, "tiles", lambda x, rows: x)
+    fast.sum_keys(call, torch.empty(1).expand(8 * 2, 8 * heads, t))
     ((programs, chunks), room, options), *_ = asked
-    assert not options["SHARED"] or programs * chunks * d * d <= room
+    assert not options["SEVERAL"] or programs * chunks * d * d <= room
 
 
 @pytest.mark.parametrize("scale", [1e-46, 1e-35])
@@ -104,12 +105,12 @@ def test_no_weight_is_above_one_where_lse_was_rounded(dtype, device):
     """Frozen rows at logits of 1e10, their lse a few units in its last place too low: thousands, as an exponent."""
     g = torch.Generator().manual_seed(5)
     q, k, v, d_output = (torch.randn(1, 1, size, 32, generator=g).to(dtype).to(device) for size in (24, 40, 40, 24))
-    call = attend.Call(q, k, v, torch.arange(24, device=device), None, None, False, 0, 1e10, 0.0)
+    call = AttentionCall(q, k, v, torch.arange(24, device=device), None, None, False, 0, 1e10, 0.0)
     largest, first = (q.double() @ k.double().mT).max(-1)
     output, lse = v[0, 0][first], (largest * 1e10 * (1 - 2.0**-21)).float()
-    got = backward.own(call, output, lse, d_output, None, wants_bias=False)
+    got = backward.by_our_kernels(call, output, lse, d_output, None, wants_bias=False)
     want = torch.nn.functional.one_hot(first, 40).double().mT @ d_output.double()
     torch.testing.assert_close(got.v.double(), want, rtol=2.0**-7, atol=0)
     assert all(x.isfinite().all() for x in (got.q, got.k))
     k[0, 0, 3, 3] = torch.nan
-    assert backward.own(call, output, lse, d_output, None, wants_bias=False).v[0, 0, 3].isnan().all()
+    assert backward.by_our_kernels(call, output, lse, d_output, None, wants_bias=False).v[0, 0, 3].isnan().all()

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from isotherm.ops import Problem, Visibility, reference
 from isotherm.ops import triton as kernels
-from isotherm.ops.triton import attend, dense
+from isotherm.ops.triton import fast, general, key_splits
 from isotherm.stats import STATISTICS
 
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")  # NumPy under the interpreter: exp2 of −inf
@@ -18,9 +18,9 @@ pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")  # NumPy under
 @pytest.fixture(autouse=True)
 def small_blocks(device, monkeypatch):
     """Several blocks of keys even under the interpreter; and no other kernel."""
-    monkeypatch.setattr(dense, "can", lambda call: False)
+    monkeypatch.setattr(fast, "can", lambda call: False)
     if device == "cpu":
-        monkeypatch.setattr(attend, "blocks", lambda call, backward=False: attend.Blocks(16, 16, 4, 1))
+        monkeypatch.setattr(general, "tile_size", lambda call, backward=False: general.TileSize(16, 16, 4, 1))
 
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -37,7 +37,7 @@ def small_blocks(device, monkeypatch):
 def test_every_row_meets_its_own_keys(t, s, causal, window, first, split, device):
     """Their number, the first of them, and the sum of their places, told by logits that are places."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(attend, "LEAST_SPLIT", 16 if split else 1 << 20)
+        patch.setattr(key_splits, "LEAST_SPLIT", 16 if split else 1 << 20)
         q = torch.ones(1, 1, t, 16, device=device)
         k = torch.zeros(1, 1, s, 16, device=device)
         k[0, 0, :, 0] = torch.arange(1, s + 1, device=device) / 64

@@ -6,8 +6,9 @@ import torch
 from isotherm import attention
 from isotherm.ops import Problem, Visibility, reference
 from isotherm.ops import triton as kernels
-from isotherm.ops.triton import attend, backward, between, dense
-from isotherm.ops.triton import scales as many
+from isotherm.ops.triton import backward, fast, several_scales
+from isotherm.ops.triton import several_scales_interpolation as interpolation
+from isotherm.ops.triton.attention_call import AttentionCall
 from isotherm.scale import InverseSqrt, SoftCap
 from isotherm.stats import STATISTICS
 
@@ -62,9 +63,9 @@ def staying(monkeypatch, persistent):
     """Ask for the kernel whose programs stay, or forbid it; the calls of it."""
     if persistent and torch.cuda.get_device_capability()[0] != 9:
         pytest.skip("Hopper's own kernel")
-    calls, stay = [], dense._stay
-    monkeypatch.setattr(dense, "persistent", lambda call: persistent)
-    monkeypatch.setattr(dense, "_stay", lambda *given: (calls.append(given), stay(*given)))
+    calls, stay = [], fast._launch_hopper
+    monkeypatch.setattr(fast, "uses_persistent_kernel", lambda call: persistent)
+    monkeypatch.setattr(fast, "_launch_hopper", lambda *given: (calls.append(given), stay(*given)))
     return calls
 
 
@@ -112,8 +113,8 @@ def test_moments_where_sums_of_the_keys_pay(d, persistent, causal, outlier, monk
     n = 8500 if causal else 4500
     q, k, v = draw(1, 4, n - 100, d, s=n, hk=1)
     k[..., 3] += outlier
-    used, make = [], dense.sums_of_keys
-    monkeypatch.setattr(dense, "sums_of_keys", lambda *given: (used.append(make(*given)), used[-1])[1])
+    used, make = [], fast.sum_keys
+    monkeypatch.setattr(fast, "sum_keys", lambda *given: (used.append(make(*given)), used[-1])[1])
     got = attention(q, k, v, causal=causal, stats=True, impl="triton")
     assert used[0].chunk > 0
     assert len(stayed) == persistent
@@ -140,8 +141,8 @@ def test_eight_scales_up_to_none_at_all(d, n, causal, sink, step, monkeypatch):
     q[..., 3] += 3
     k[:, :, 0] = 0
     k[:, :, 0, 3] = sink * d**0.5 / 3
-    flagged, launch = [], many._launch
-    monkeypatch.setattr(many, "_launch", lambda *given: (flagged.append(given[4]), launch(*given))[1])
+    flagged, launch = [], several_scales._launch_general
+    monkeypatch.setattr(several_scales, "_launch_general", lambda *given: (flagged.append(given[4]), launch(*given))[1])
     scales = [step ** (i - 7) for i in range(8)]
     found = kernels.statistics_at(Problem(q, k, v, Visibility(torch.arange(n, device="cuda"), n, causal), 1.0), scales)
     assert flagged[0].float().mean() < 0.15
@@ -156,7 +157,7 @@ def test_eight_scales_up_to_none_at_all(d, n, causal, sink, step, monkeypatch):
 
 def test_scales_between_others_in_a_graph(monkeypatch):
     """With the table of these scales at hand, and without: nothing can be copied to the GPU while a graph is captured."""
-    monkeypatch.setattr(between, "_tables", {})
+    monkeypatch.setattr(interpolation, "_tables", {})
     x, y = (draw(1, 2, 300, 64, seed=seed) for seed in (1, 2))
     scales, seen = [0.05 * 1.34**i for i in range(8)], Visibility(torch.arange(300, device="cuda"), 300, True)
 
@@ -165,12 +166,12 @@ def test_scales_between_others_in_a_graph(monkeypatch):
 
     want = run(*y)
     with monkeypatch.context() as without:
-        without.setattr(many, "EXPONENTIALS", many.AT_ONCE)
+        without.setattr(several_scales, "MOST_EXPONENTIALS", several_scales.SCALES_AT_ONCE)
         own = run(*y)
     assert not torch.equal(own, want)
     for ready in (True, False):
         if not ready:
-            between._tables.clear()
+            interpolation._tables.clear()
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph):
             found = run(*x)
@@ -225,7 +226,7 @@ def test_131072_keys(masked):
 
 def test_transposed_inputs_take_the_fast_kernel():
     q, k, v = (x.transpose(1, 2).contiguous().transpose(1, 2) for x in draw(2, 4, 256, 64))
-    assert dense.can(attend.Call(q, k, v, torch.arange(256, device="cuda"), None, None, False, 0, 0.125, 0.0))
+    assert fast.can(AttentionCall(q, k, v, torch.arange(256, device="cuda"), None, None, False, 0, 0.125, 0.0))
     got, want = attention(q, k, v, stats=True, impl="triton"), exact(q, k, v)
     torch.testing.assert_close(got.output.double(), want.output, rtol=2e-2, atol=2e-2)
 
@@ -234,7 +235,7 @@ def test_transposed_inputs_take_the_fast_kernel():
 def taken(monkeypatch):
     """The ways gradients took."""
     ways = []
-    for name in ("stock", "own"):
+    for name in ("by_cudnn", "by_our_kernels"):
         original = getattr(backward, name)
         monkeypatch.setattr(backward, name, lambda *a, _o=original, _n=name, **k: (ways.append(_n), _o(*a, **k))[1])
     return ways
@@ -253,7 +254,7 @@ def test_gradients_in_half_precision(groups, causal, path, taken):
     loss = (got.output * g.to(HALF)).sum() + (z * got.lse.sum() if z else 0.0)
     loss.backward()
     ((want.output * g.to(HALF).double()).sum() + z * want.lse.sum()).backward()
-    assert taken == ["stock" if path == "cudnn" else "own"]
+    assert taken == ["by_cudnn" if path == "cudnn" else "by_our_kernels"]
     for a, b in zip(leaves, wide, strict=True):
         assert (a.grad.double() - b.grad).norm() / b.grad.norm() < 1e-2
 
@@ -270,7 +271,7 @@ def test_gradients_with_a_negative_scale(causal, d, taken):
     g = torch.randn_like(got)
     got.backward(g)
     want.backward(g.double())
-    assert taken == ["own"]
+    assert taken == ["by_our_kernels"]
     for a, b in zip(leaves, wide, strict=True):
         assert (a.grad.double() - b.grad).norm() / b.grad.norm() < 1e-2
 

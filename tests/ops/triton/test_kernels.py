@@ -10,7 +10,7 @@ import torch
 from isotherm import attention
 from isotherm.errors import UnsupportedError
 from isotherm.ops import triton as kernels
-from isotherm.ops.triton import attend, dense, registration
+from isotherm.ops.triton import attention_call, fast, general, key_splits, registration
 from isotherm.scale import InverseSqrt, PerHead, SoftCap
 from tests.ops.cases import CASES, Case, assert_same_statistics, problem
 
@@ -142,9 +142,11 @@ def test_rows_that_see_nothing_give_zero_and_finite_gradients(device):
 
 def rows_done_again(monkeypatch):
     """How many, at each launch."""
-    marked, again = [], dense.again
+    marked, again = [], fast.recompute_marked
     monkeypatch.setattr(
-        dense, "again", lambda call, cut, marks, **o: (marked.append(int(marks.sum())), again(call, cut, marks, **o))
+        fast,
+        "recompute_marked",
+        lambda call, cut, marks, **o: (marked.append(int(marks.sum())), again(call, cut, marks, **o)),
     )
     return marked
 
@@ -176,13 +178,13 @@ def test_moments_from_sums_of_the_keys(causal, offset, device, sums_pay, monkeyp
     q, k, v = (x.to(device) for x in case.tensors(dtype))
     k = k / 8 + offset * torch.eye(32, dtype=dtype, device=device)[3]
     folded = []
-    fold = dense.sums_of_keys
-    monkeypatch.setattr(dense, "sums_of_keys", lambda *given: (folded.append(fold(*given)), folded[-1])[1])
+    fold = fast.sum_keys
+    monkeypatch.setattr(fast, "sum_keys", lambda *given: (folded.append(fold(*given)), folded[-1])[1])
     marked = rows_done_again(monkeypatch)
     got = attention(q, k, v, causal=causal, stats=True, impl="triton").stats
     want = attention(*(x.double().cpu() for x in (q, k, v)), causal=causal, stats=True, impl="reference").stats
     assert folded[0].chunk
-    assert folded[0].kept > 1 if causal else folded[0].kept == 1
+    assert folded[0].stored > 1 if causal else folded[0].stored == 1
     assert (marked[0] > 0) == (offset > 2)
     names = ("n", "lse", "max_logit", "logit_mean", "logit_std", "entropy")
     assert_same_statistics(got, want, names, budget=2e-5 * max(1, offset))
@@ -191,10 +193,10 @@ def test_moments_from_sums_of_the_keys(causal, offset, device, sums_pay, monkeyp
 @pytest.mark.parametrize("causal", [False, True], ids=["full", "causal"])
 @pytest.mark.usefixtures("small_tiles", "poisoned_memory")
 def test_the_fast_kernel_on_sampled_rows(causal, device, monkeypatch):
-    monkeypatch.setattr(attend, "LEAST_SPLIT", 32)
+    monkeypatch.setattr(key_splits, "LEAST_SPLIT", 32)
     case = Case("", batch=1, heads=2, queries=67, keys=83, dim=32, value_dim=32)
     q, k, v = (x.to(device) for x in case.tensors(torch.float16))
-    monkeypatch.setattr(attend, "run", None)  # another path would fail
+    monkeypatch.setattr(general, "run", None)  # another path would fail
     rows = torch.tensor([0, 5, 11, 66], device=device)
     got = kernels.statistics(problem(q, k, v, scale=0.2, causal=causal), rows)
     want = attention(*(x.double().cpu() for x in (q, k, v)), causal=causal, scale=0.2, stats=True, impl="reference")
@@ -336,16 +338,16 @@ def test_a_tensors_own_gpu_is_made_the_current_one(current, monkeypatch):
     entered = []
     monkeypatch.setattr(torch.cuda, "current_device", lambda: current)
     monkeypatch.setattr(torch.cuda, "device", lambda device: entered.append(device) or nullcontext())
-    with attend.where(SimpleNamespace(is_cuda=True, device=torch.device("cuda", 1))):
+    with attention_call.on_device_of(SimpleNamespace(is_cuda=True, device=torch.device("cuda", 1))):
         assert entered == ([torch.device("cuda", 1)] if current == 0 else [])
-    with attend.where(torch.zeros(1)):
+    with attention_call.on_device_of(torch.zeros(1)):
         assert len(entered) == (current == 0)
 
 
 def test_every_way_to_the_kernels_goes_there_first(device, monkeypatch):
     q, k, v = (x.to(device) for x in Case("", batch=1, heads=2).tensors(torch.float32))
     asked = []
-    monkeypatch.setattr(attend, "where", lambda tensor: asked.append(tensor.data_ptr()) or nullcontext())
+    monkeypatch.setattr(attention_call, "on_device_of", lambda tensor: asked.append(tensor.data_ptr()) or nullcontext())
     p = problem(q.requires_grad_(), k, v, scale=0.5)
     kernels.solve(p, stats=True).output.sum().backward()
     kernels.statistics(p)

@@ -8,8 +8,7 @@ import pytest
 import torch
 
 from isotherm.ops import triton as kernels
-from isotherm.ops.triton import dense, launch
-from isotherm.ops.triton import scales as many
+from isotherm.ops.triton import fast, launch, several_scales
 from tests.ops.cases import Case, problem
 from tests.ops.triton.test_random import drawn
 
@@ -30,7 +29,12 @@ def remembering(monkeypatch):
     """Also where there is no GPU; counts the calls that are done anew."""
     done = []
     monkeypatch.setattr(launch, "_worthwhile", lambda device: True)
-    for module, name in ((dense, "run"), (dense.attend, "run"), (many, "_dense"), (many, "_pass")):
+    for module, name in (
+        (fast, "run"),
+        (fast.general, "run"),
+        (several_scales, "_run_fast"),
+        (several_scales, "_run_general"),
+    ):
         real = getattr(module, name)
         monkeypatch.setattr(module, name, lambda *args, real=real, **named: (done.append(real), real(*args, **named)))
     return done
@@ -188,7 +192,7 @@ def test_memory_that_is_let_go_and_a_call_within_a_call(device, monkeypatch):
 
 
 def test_so_many_and_no_more(device, remembering, monkeypatch):
-    monkeypatch.setattr(launch, "MOST", 3)
+    monkeypatch.setattr(launch, "MOST_TAPES", 3)
     sizes = [plain(device, queries=20 + i) for i in range(5)]
     for p in (*sizes, *sizes[2:]):
         kernels.statistics(p)

@@ -11,13 +11,13 @@ CUDNN = """\
 =========     and Read access at cudnn_generated_sdpa_sm90_flash_bprop_wgmma_f16+0x1330 [112 hazards]
 ========= """
 SIGNAL = f"""\
-========= Error: Race reported between Read access at hopper+0x140 in hopper_kernel.py:{HEAD}
-=========     and Write access at hopper+0xf720 in hopper_kernel.py:{HEAD} [15 hazards]
-=========     and Write access at hopper+0x1ce50 in hopper_kernel.py:{CALL} [8 hazards]
+========= Error: Race reported between Read access at hopper+0x140 in fast_hopper_kernel.py:{HEAD}
+=========     and Write access at hopper+0xf720 in fast_hopper_kernel.py:{HEAD} [15 hazards]
+=========     and Write access at hopper+0x1ce50 in fast_hopper_kernel.py:{CALL} [8 hazards]
 ========= """
 OURS = SIGNAL.replace(f"py:{CALL}", f"py:{CALL - 100}")
-NAMELESS = SIGNAL.replace(f" in hopper_kernel.py:{CALL}", "")
-ELSEWHERE = SIGNAL.replace("hopper+", "dense+")
+NAMELESS = SIGNAL.replace(f" in fast_hopper_kernel.py:{CALL}", "")
+ELSEWHERE = SIGNAL.replace("hopper+", "fast_pass+")
 
 
 def racecheck(*found, displayed=None):
@@ -62,7 +62,7 @@ def test_faults_are_told_of_a_part_that_they_stopped():
 
 def test_accesses_are_read_with_their_lines():
     assert races(SIGNAL) == [
-        [Access("hopper", "hopper_kernel.py", line) for line in (HEAD, HEAD, CALL)],
+        [Access("hopper", "fast_hopper_kernel.py", line) for line in (HEAD, HEAD, CALL)],
     ]
     assert [len(race) for race in races(CUDNN + "\n" + SIGNAL)] == [2, 3]
 
@@ -104,7 +104,7 @@ def test_every_part_runs_once_and_then_under_its_tools(machine, capsys, tmp_path
     [
         ("memcheck", "window", MEMORY[1]),
         ("racecheck", "float32", racecheck(OURS)),
-        ("racecheck", "programs that stay", racecheck(SIGNAL).replace(DONE, "stopped after 900 s")),
+        ("racecheck", "persistent programs", racecheck(SIGNAL).replace(DONE, "stopped after 900 s")),
         ("memcheck", "a planted read out of bounds", MEMORY[0]),
         ("memcheck", "a planted read out of bounds", "ImportError"),
         ("racecheck", "a planted race", racecheck()),
@@ -125,7 +125,7 @@ def test_other_gpus_leave_out_what_needs_hopper(machine, monkeypatch, capsys):
     monkeypatch.setattr(sanitize.torch.cuda, "get_device_capability", lambda: (8, 0))
     assert sanitize.examined("compute-sanitizer") == 0
     left = {name for name, part in PARTS.items() if part.hopper}
-    assert left == {"programs that stay", "a planted race"}
+    assert left == {"persistent programs", "a planted race"}
     assert {name for name in machine[1] if isinstance(name, str)} == set(PARTS) - left
     printed = capsys.readouterr().out
     assert all(f"Hopper: {name}" in printed for name in left)

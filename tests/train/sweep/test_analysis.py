@@ -7,11 +7,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from isotherm.record.sweep import AtLength, Axes, Interval, Outcome, Temperature
+from isotherm.record.sweep import AtLength, Axes, SeedInterval, Temperature, TrialOutcome
 from isotherm.train.sweep.analysis import analyses, cells, hedges, interval, lr_sensitivity, t_quantile
 from tests.train.sweep.small import SMALL
 
-OUTCOME = Outcome(
+OUTCOME = TrialOutcome(
     trial=SMALL, losses=((1, 3.0),), held_out_start=3.0, held_out=2.0, accuracy=0.5, by_length=(), diverged=False,
     diverged_at=None, temperatures=(Temperature(0, 0.8, 0.7, 0.9, 1.0), Temperature(5, 0.6, 0.5, 0.7, 2.0)),
     gradients=((1, 0.1),), parameters=10, seconds=1.0, together=1, graph=False, device="a", precision="float32",
@@ -19,7 +19,7 @@ OUTCOME = Outcome(
 )  # fmt: skip
 
 
-def outcome(loss: float | None, start: float = 3.0, **changes) -> Outcome:
+def outcome(loss: float | None, start: float = 3.0, **changes) -> TrialOutcome:
     diverged = loss is None
     return replace(OUTCOME, trial=replace(SMALL, **changes), held_out=loss, held_out_start=start, diverged=diverged)
 
@@ -28,7 +28,7 @@ def test_an_interval_is_the_t_interval():
     got = interval([1.0, 2.0, 3.0, None])
     assert got.mean == 2
     assert got.high - got.mean == pytest.approx(4.3027 * 1.0 / sqrt(3))
-    assert (interval([2.0]), interval([None])) == (Interval(2.0, None, None, 1), None)
+    assert (interval([2.0]), interval([None])) == (SeedInterval(2.0, None, None, 1), None)
 
 
 @pytest.mark.parametrize(("freedom", "expected"), [(1, 12.7062), (30, 2.0423), (40, 2.0211), (120, 1.9799)])

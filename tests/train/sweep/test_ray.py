@@ -8,7 +8,7 @@ import time
 import pytest
 
 from isotherm.errors import InputError, IsothermError
-from isotherm.train.sweep import cluster as on_ray
+from isotherm.train.sweep import ray_executor as on_ray
 from isotherm.train.sweep.run import How, run_sweep
 from isotherm.train.sweep.spec import read_spec
 from tests.train.sweep.nodes import cluster

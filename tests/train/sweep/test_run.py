@@ -14,15 +14,15 @@ import torch
 
 from isotherm.errors import ArgumentError, InputError, IsothermError
 from isotherm.record import from_plain, to_plain
-from isotherm.record.sweep import Outcome, SweepRecord
-from isotherm.train.sweep import job, local, run_trials
+from isotherm.record.sweep import SweepRecord, TrialOutcome
+from isotherm.train.sweep import group_job, local_executor, run_trials
 from isotherm.train.sweep import run as sweeping
-from isotherm.train.sweep.group import points
-from isotherm.train.sweep.job import Job
+from isotherm.train.sweep.group_job import Job
+from isotherm.train.sweep.group_training import points
 from isotherm.train.sweep.run import How, run_sweep
 from isotherm.train.sweep.spec import read_spec
 from isotherm.train.sweep.store import Store
-from isotherm.train.trial import groups
+from isotherm.train.sweep.trials import groups
 from tests.train.sweep.small import SMALL, SPEC
 
 
@@ -33,7 +33,7 @@ def spec(tmp_path):
     return read_spec(path)
 
 
-def numbers(record: SweepRecord) -> list[Outcome]:
+def numbers(record: SweepRecord) -> list[TrialOutcome]:
     return [outcome.numbers() for outcome in record.outcomes]
 
 
@@ -73,7 +73,7 @@ def test_a_recurrent_models_attention_is_seen_whatever_its_score(score):
 
 def test_an_outcome_survives_json():
     (outcome,) = run_trials([SMALL])
-    assert from_plain(Outcome, json.loads(json.dumps(to_plain(outcome)))) == outcome
+    assert from_plain(TrialOutcome, json.loads(json.dumps(to_plain(outcome)))) == outcome
 
 
 def test_a_sweep_taken_up_again_trains_only_what_is_missing_and_ends_the_same(spec, tmp_path, monkeypatch):
@@ -81,7 +81,9 @@ def test_a_sweep_taken_up_again_trains_only_what_is_missing_and_ends_the_same(sp
     store = Store(tmp_path / "part", "float32")
     store.put(whole.outcomes[:5])
     trained = []
-    monkeypatch.setattr(local, "work", lambda group, *rest: (trained.append(group), job.work(group, *rest))[1])
+    monkeypatch.setattr(
+        local_executor, "work", lambda group, *rest: (trained.append(group), group_job.work(group, *rest))[1]
+    )
     again = run_sweep(spec, tmp_path / "part", How(workers=1))
     assert numbers(again) == numbers(whole)
     assert again.cells == whole.cells
@@ -92,7 +94,11 @@ def test_a_sweep_taken_up_again_trains_only_what_is_missing_and_ends_the_same(sp
     assert trained == []
 
 
-@pytest.mark.parametrize("damage", ["", "{", '{"trial": 3}', "another trial's"])
+@pytest.mark.parametrize(
+    "damage",
+    ["", "{", '{"trial": 3}', "another trial's", "null", "[" * 10**5, "[" * 999 + "]" * 999],
+    ids=["empty", "cut", "half", "another", "null", "deep and cut", "deep"],
+)
 def test_a_damaged_file_is_recognised_and_redone(tmp_path, damage):
     (outcome,) = run_trials([SMALL])
     store = Store(tmp_path, "float32")
@@ -104,6 +110,18 @@ def test_a_damaged_file_is_recognised_and_redone(tmp_path, damage):
     assert store.get(SMALL) is None
     store.put([outcome])
     assert store.get(SMALL) == outcome
+
+
+def test_an_edited_trial_is_refused_and_one_from_before_there_were_seals_is_not(spec, tmp_path, capsys):
+    whole = run_sweep(spec, tmp_path, How(workers=1))
+    path = Store(tmp_path, "float32").path(spec.trials[0])
+    plain = json.loads(path.read_text())
+    path.write_text(json.dumps({key: value for key, value in plain.items() if key != "seal"}))
+    assert numbers(run_sweep(spec, tmp_path, How(workers=1))) == numbers(whole)
+    path.write_text(json.dumps(plain | {"held_out": 0.001}))
+    with pytest.raises(InputError, match=rf"{path.name}: changed since it was written"):
+        run_sweep(spec, tmp_path, How(workers=1))
+    assert json.loads(path.read_text())["held_out"] == 0.001
 
 
 def test_what_was_computed_in_another_precision_is_refused_not_overwritten(spec, tmp_path):
@@ -133,9 +151,9 @@ def test_processes_give_the_same_numbers_as_this_one_also_when_one_dies(spec, tm
 
 
 def test_a_group_that_keeps_killing_its_process_is_given_up(monkeypatch):
-    monkeypatch.setattr(local, "_run_pool", lambda left, *_: (list(left), "broken"))
+    monkeypatch.setattr(local_executor, "_run_pool", lambda left, *_: (list(left), "broken"))
     with pytest.raises(IsothermError, match="were lost 4 times"):
-        local.run_here([(SMALL,)], Job(), workers=2, done=print, tick=print)
+        local_executor.run_here([(SMALL,)], Job(), workers=2, done=print, tick=print)
 
 
 def test_a_sweep_killed_midway_and_started_again_ends_with_the_same_numbers(tmp_path):
@@ -164,7 +182,9 @@ def test_a_sweep_killed_midway_and_started_again_ends_with_the_same_numbers(tmp_
 
 def test_mistakes_are_one_sentence(spec, tmp_path):
     for how in (How(device="warp"), How(device="meta"), How(device="warp", executor="ray")):
-        with pytest.raises(ArgumentError, match=r"^--device: expected one that is here"):
+        with pytest.raises(
+            ArgumentError, match=r"^--device: expected (auto, cpu, cuda or mps|cpu or cuda), got (warp|meta)"
+        ):
             run_sweep(spec, tmp_path / "store", how)
     (tmp_path / "file").write_text("")
     with pytest.raises(InputError, match="no folder can be made here"):
@@ -176,7 +196,7 @@ def test_mistakes_are_one_sentence(spec, tmp_path):
 
 def test_training_leaves_threads_and_random_state_as_they_were():
     state, threads = torch.get_rng_state(), torch.get_num_threads()
-    job.work((SMALL,), Job(threads=1))
+    group_job.work((SMALL,), Job(threads=1))
     assert torch.equal(torch.get_rng_state(), state)
     assert torch.get_num_threads() == threads
 
@@ -192,9 +212,9 @@ def test_the_record_says_what_it_was_made_from(spec, tmp_path):
 
 def test_only_rows_where_something_is_asked_count():
     """A decoder that copies is asked in its second half: with a batch of one question, one row a head counts."""
-    from isotherm.train.sweep.attention import _counting, rows_of
-    from isotherm.train.sweep.group import built
-    from isotherm.train.sweep.source import source_of
+    from isotherm.train.sweep.examples import source_of
+    from isotherm.train.sweep.group_training import built
+    from isotherm.train.sweep.temperatures import _counting, rows_of
 
     batch = source_of(SMALL, torch.device("cpu"), {}).held_out(3)[0].map(lambda tokens: tokens[:2])
     with torch.no_grad():

@@ -1,4 +1,4 @@
-"""Every claim in the order a reader meets it, by chapter; each is one file here, loaded when it is run.
+"""Every claim in the order a reader meets it, by topic; each is one file here, loaded when it is run.
 
 A claim's file needs torch. Its title and recorded verdict are read from the source without running it, so that listing
 them is quick.
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Chapter:
+class Topic:
     """A few claims about one thing."""
 
     id: str
@@ -31,8 +31,8 @@ class Chapter:
     claims: tuple[str, ...]
 
 
-CHAPTERS = (
-    Chapter(
+TOPICS = (
+    Topic(
         "softmax",
         Text("The softmax", "softmax 本身"),
         Text(
@@ -41,7 +41,7 @@ CHAPTERS = (
         ),
         ("softmax-saturates", "a-a-2a", "jacobian", "one-hot-kills-gradient"),
     ),
-    Chapter(
+    Topic(
         "dot-product",
         Text("The dot product", "点积"),
         Text(
@@ -50,7 +50,7 @@ CHAPTERS = (
         ),
         ("dot-variance", "variance-is-sqrt-d", "sqrt-is-the-right-power"),
     ),
-    Chapter(
+    Topic(
         "gradient",
         Text("The gradient", "梯度"),
         Text(
@@ -59,7 +59,7 @@ CHAPTERS = (
         ),
         ("ten-draws", "jacobian-at-high-variance", "vanishing-not-exploding", "mean-versus-quantile"),
     ),
-    Chapter(
+    Topic(
         "additive",
         Text("Adding or multiplying", "相加还是相乘"),
         Text(
@@ -74,7 +74,7 @@ CHAPTERS = (
             "scaling-restores-it",
         ),
     ),
-    Chapter(
+    Topic(
         "transformer",
         Text("Around attention", "注意力之外"),
         Text(
@@ -83,7 +83,7 @@ CHAPTERS = (
         ),
         ("cross-entropy-is-safe", "constant-path", "parallel", "heads-differ", "encoder-decoder", "bert"),
     ),
-    Chapter(
+    Topic(
         "other-scales",
         Text("Other ways to set the temperature", "设定温度的其他办法"),
         Text(
@@ -92,7 +92,7 @@ CHAPTERS = (
         ),
         ("entropy-invariance", "init-instead-of-scale"),
     ),
-    Chapter(
+    Topic(
         "beyond",
         Text("Beyond the documents", "文档之外"),
         Text(
@@ -102,7 +102,7 @@ CHAPTERS = (
         ("freezing", "trained-model"),
     ),
 )
-CLAIMS = tuple(claim for chapter in CHAPTERS for claim in chapter.claims)
+CLAIMS = tuple(claim for topic in TOPICS for claim in topic.claims)
 
 
 @dataclass(frozen=True)
@@ -130,7 +130,7 @@ def missing() -> tuple[str, ...]:
 
 
 def chosen(names: Iterable[str]) -> tuple[str, ...]:
-    """The claims asked for, in the order of the chapters; all of them when none is named."""
+    """The claims asked for, in the order of the topics; all of them when none is named."""
     asked = set(names)
     for name in asked:
         if name not in CLAIMS:

@@ -1,17 +1,18 @@
 """x = (a, a, 2a): the documents' smallest example, checked to its last digit and taken past where their code stops."""
 
-from collections.abc import Callable
 from decimal import Decimal, localcontext
 from math import e, exp, inf, isnan
 
 import numpy as np
 
 from isotherm import softmax as forms
-from isotherm.lab.claim import Claim, Result, Setting, verdict
+from isotherm.lab.claim import Claim, Result, Setting, all_hold, at_most, conclude
+from isotherm.lab.figures import curve, figure, predicted
+from isotherm.lab.interval import bisect
 from isotherm.lab.mathml import equation, frac, row, sup
 from isotherm.lab.numerals import numeral
 from isotherm.language import Text
-from isotherm.record import Erratum, Figure, Line, Measured, Step
+from isotherm.record import Erratum, Figure, Measured, Step
 
 DOCUMENT = {1.0: 0.5761168847658291, 10.0: 0.9999092083843412, 100.0: 1.0}
 ULP = 2.0**-53
@@ -49,31 +50,23 @@ def ulps(value: float, a: float) -> float:
 def experiment(setting: Setting) -> Result:
     """The three printed values, the curve between them, and the same formula far beyond."""
     a_values = np.linspace(0, setting["last"], setting["points"]).tolist()
-    curve = [float(outputs(a)[2]) for a in a_values]
-    off = max(abs(ulps(y, a)) for y, a in zip(curve, a_values, strict=True))
+    ys = [float(outputs(a)[2]) for a in a_values]
+    off = max(abs(ulps(y, a)) for y, a in zip(ys, a_values, strict=True))
     worst = min(float(np.nan_to_num(outputs(a)[2])) for a in setting["beyond"])
-    numbers = [
+    numbers = (
         *(_printed(a, value) for a, value in DOCUMENT.items()),
         *(_to_the_digit(a, value) for a, value in DOCUMENT.items()),
-        Measured(CURVE_ERROR.format(points=len(curve)), off, predicted=0.0, holds=bool(off <= FEW)),
-        Measured(RISES, min(np.diff(curve).tolist()), holds=bool(np.all(np.diff(curve) >= 0))),
+        at_most(CURVE_ERROR.format(points=len(ys)), off, FEW, predicted=0.0),
+        Measured(RISES, min(np.diff(ys).tolist()), holds=bool(np.all(np.diff(ys) >= 0))),
         Measured(BEYOND.format(a=numeral(max(setting["beyond"]), 1)), worst, predicted=1.0, holds=worst == 1.0),
         Measured(AT_TEN, written(10.0), predicted=float(exact(10.0)), document=DOCUMENT[10.0]),
-        Measured(STOPS, _last(_computable, 1000.0), predicted=float(np.log(np.finfo(float).max)) / 2),
-        Measured(FULL, _last(lambda a: bool(outputs(a)[2] < 1), 1000.0)),
+        Measured(STOPS, bisect(_computable, 0.0, 1000.0, 60)[0], predicted=float(np.log(np.finfo(float).max)) / 2),
+        Measured(FULL, bisect(lambda a: bool(outputs(a)[2] < 1), 0.0, 1000.0, 60)[0]),
         Measured(LEFT, float(outputs(100.0)[:2].sum()), predicted=float(1 - exact(100.0))),
-    ]
-    return Result(
-        verdict(all(number.holds is not False for number in numbers)),
-        SENTENCE.format(one=curve_value(1.0), ten=curve_value(10.0), hundred=curve_value(100.0), off=f"{off:.1f}"),
-        tuple(numbers),
-        figures=(_curve(a_values, curve), _remainder(a_values)),
     )
-
-
-def curve_value(a: float) -> str:
-    """y₃ with all its digits."""
-    return repr(float(outputs(a)[2]))
+    one, ten, hundred = (repr(float(outputs(a)[2])) for a in DOCUMENT)
+    sentence = SENTENCE.format(one=one, ten=ten, hundred=hundred, off=f"{off:.1f}")
+    return conclude(all_hold(numbers), sentence, numbers, (_curve(a_values, ys), _remainder(a_values)))
 
 
 def _printed(a: float, value: float) -> Measured:
@@ -85,7 +78,7 @@ def _printed(a: float, value: float) -> Measured:
 
 
 def _to_the_digit(a: float, value: float) -> Measured:
-    """For show only: a power may be rounded otherwise on another machine."""
+    """The document's digits from powers of e. Not judged: another machine may round a power differently."""
     return Measured(POWERS.format(a=round(a)), by_powers(a), predicted=float(exact(a)), document=value)
 
 
@@ -97,45 +90,26 @@ def _computable(a: float) -> bool:
     return True
 
 
-def _last(still: Callable[[float], bool], high: float) -> float:
-    """The largest a, by bisection, for which something is still so."""
-    low = 0.0
-    for _ in range(60):
-        middle = (low + high) / 2
-        low, high = (middle, high) if still(middle) else (low, middle)
-    return low
-
-
-def _curve(a_values: list[float], curve: list[float]) -> Figure:
-    a = tuple(a_values)
+def _curve(a_values: list[float], measured: list[float]) -> Figure:
     lines = (
-        Line(Text("stable softmax", "稳定的 softmax"), a, tuple(curve)),
-        Line(
-            Text("exact, 1/(1 + 2e^−a)", "精确值 1/(1 + 2e^−a)"),
-            a,
-            tuple(float(exact(x)) for x in a),
-            source="predicted",
-        ),
-        Line(Text("document 001", "文档 001"), tuple(DOCUMENT), tuple(DOCUMENT.values()), source="document"),
+        curve(Text("stable softmax", "稳定的 softmax"), a_values, measured),
+        predicted(Text("exact, 1/(1 + 2e^−a)", "精确值 1/(1 + 2e^−a)"), a_values, lambda a: float(exact(a))),
+        curve(Text("document 001", "文档 001"), tuple(DOCUMENT), DOCUMENT.values(), "document"),
     )
     caption = Text(
         "The document's curve. All of the rise is over by a = 5; the rest of the picture is flat.",
         "文档中的曲线。上升在 a = 5 之前就已完成，其余部分是平的。",
     )
-    return Figure("a-a-2a-curve", caption, AXIS, Text("y₃ (probability)", "y₃（概率）"), lines)
+    return figure("a-a-2a-curve", caption, AXIS, Text("y₃ (probability)", "y₃（概率）"), lines)
 
 
 def _remainder(a_values: list[float]) -> Figure:
     """1 − y₃ twice: as the float that is left, and as y₁ + y₂, which keeps its digits."""
-    a = tuple(a_values)
-    rest = tuple(float(outputs(x)[:2].sum()) for x in a)
-    floats = tuple(1 - float(outputs(x)[2]) for x in a)
+    subtracted = Text("1 − y₃, subtracted in float64", "1 − y₃，用 float64 相减")
     lines = (
-        Line(Text("y₁ + y₂", "y₁ + y₂"), a, rest),
-        Line(
-            Text("1 − y₃, subtracted in float64", "1 − y₃，用 float64 相减"), a, tuple(left or None for left in floats)
-        ),
-        Line(Text("exact", "精确值"), a, tuple(float(1 - exact(x)) for x in a), source="predicted"),
+        curve(Text("y₁ + y₂", "y₁ + y₂"), a_values, lambda a: float(outputs(a)[:2].sum())),
+        curve(subtracted, a_values, lambda a: 1 - float(outputs(a)[2]) or None),
+        predicted(Text("exact", "精确值"), a_values, lambda a: float(1 - exact(a))),
     )
     caption = Text(
         "What is left for the other two entries falls like 2e^−a for ever; subtracted from 1 in float64 it is exactly "
@@ -143,7 +117,7 @@ def _remainder(a_values: list[float]) -> Figure:
         "留给另外两个分量的概率始终按 2e^−a 下降；而用 float64 从 1 里减去时，a 过了 37 差就恰为 0，所以文档里读到 "
         "1.0。",
     )
-    return Figure("a-a-2a-remainder", caption, AXIS, Text("1 − y₃ (probability)", "1 − y₃（概率）"), lines, y_log=True)
+    return figure("a-a-2a-remainder", caption, AXIS, Text("1 − y₃ (probability)", "1 − y₃（概率）"), lines, log="y")
 
 
 AXIS = Text("a (nats)", "a（奈特 nat）")

@@ -1,16 +1,16 @@
 """Additive scores need no scale, says the document. They have one: it is hidden in the initialisation of v."""
 
 from collections.abc import Callable
+from functools import partial
 from math import sqrt
 
 import numpy as np
-import torch
-from torch import Tensor
 
-from isotherm.lab.claim import Claim, Result, Setting, verdict
-from isotherm.lab.interval import geometric, interval, line_over_seeds, over_seeds, power
-from isotherm.lab.mathml import equation, row, total
-from isotherm.lab.mathml import sqrt as square_root
+from isotherm.lab.claim import Claim, Result, Setting, conclude
+from isotherm.lab.dots import normal, uniform
+from isotherm.lab.figures import D_K, LOGIT_STD, figure, predicted
+from isotherm.lab.interval import geometric, interval, line_over_seeds, over_seeds, power, powers
+from isotherm.lab.mathml import equation, root, row, total
 from isotherm.language import Text
 from isotherm.ops import Additive
 from isotherm.record import Erratum, Figure, Line, Measured, Step
@@ -55,33 +55,28 @@ def experiment(setting: Setting) -> Result:
                 spread[name][i][seed] = stats.logit_std.square().mean().sqrt().item()
                 gate[name][seed] = stats.jacobian_trace.median().item()
         setting.progress((i + 1) / len(dimensions))
-    powers = {
-        name: [power(dimensions, [row[s] for row in rows]) for s in range(seeds)] for name, rows in spread.items()
-    }
-    flat = {name: max(abs(interval(powers[name]).low), abs(interval(powers[name]).high)) < FLAT for name in powers}
+    exponents = {name: powers(dimensions, rows) for name, rows in spread.items()}
+    flat = {name: interval(exponents[name]).farthest < FLAT for name in exponents}
     shrinking = all(flat[name] for name in VARIANCES if name != "unit")
-    return Result(
-        verdict(shrinking and flat["unit"], under_condition=shrinking),
-        _sentence(powers, spread, dimensions),
-        _measured(powers, flat, spread, gate, dimensions),
-        CONDITION if shrinking and not flat["unit"] else None,
-        (_figure(spread, dimensions),),
+    return conclude(
+        shrinking and flat["unit"],
+        _sentence(exponents, spread, dimensions),
+        _measured(exponents, flat, spread, gate, dimensions),
+        [_figure(spread, dimensions)],
+        under=shrinking,
+        condition=CONDITION,
     )
 
 
 def _rows(setting: Setting, d: int, seed: int) -> dict[str, RowStats]:
     """One draw of states and weights, scored with every v, and by the plain dot product of the projected states."""
     generator = setting.generator(d, seed)
-
-    def normal(*shape: int) -> Tensor:
-        return torch.randn(*shape, generator=generator, dtype=torch.float64)
-
-    query, keys = normal(1, setting["queries"], d), normal(1, setting["keys"], d)
+    query, keys = (normal((1, rows, d), generator) for rows in (setting["queries"], setting["keys"]))
     score = Additive(d, d, d).double().requires_grad_(False)
-    score.query.weight.copy_(normal(d, d) / sqrt(d))
-    score.key.weight.copy_(normal(d, d) / sqrt(d))
-    direction = {"torch": sqrt(3) * (2 * torch.rand(1, d, generator=generator, dtype=torch.float64) - 1)}
-    gaussian = normal(1, d)
+    score.query.weight.copy_(normal((d, d), generator) / sqrt(d))
+    score.key.weight.copy_(normal((d, d), generator) / sqrt(d))
+    direction = {"torch": uniform((1, d), generator)}
+    gaussian = normal((1, d), generator)
     found = {}
     for name, variance in VARIANCES.items():
         score.out.weight.copy_(direction.get(name, gaussian) * sqrt(variance(d)))
@@ -98,7 +93,7 @@ Values = dict[str, list[list[float]]]
 
 
 def _measured(
-    powers: dict[str, list[float]],
+    exponents: dict[str, list[float]],
     flat: dict[str, bool],
     spread: Values,
     gate: dict[str, list[float]],
@@ -115,7 +110,7 @@ def _measured(
         holds = None if name == "dot" else flat[name]
         document = 0.0 if holds is not None else None
         numbers += [
-            over_seeds(exponent.format(name=what), powers[name], predicted=theory, document=document, holds=holds),
+            over_seeds(exponent.format(name=what), exponents[name], predicted=theory, document=document, holds=holds),
             over_seeds(at_last.format(d=last, name=what), spread[name][-1], predicted=_predicted(name, last)),
             over_seeds(open_.format(d=last, name=what), gate[name], geometric),
         ]
@@ -126,22 +121,20 @@ def _figure(spread: Values, dimensions: tuple[int, ...]) -> Figure:
     lines: list[Line] = []
     for name, what in {**NAMES, "dot": DOT}.items():
         lines.append(line_over_seeds(what, dimensions, spread[name]))
-        theory = tuple(_predicted(name, d) for d in dimensions)
-        predicted = Text("{name}: predicted", "{name}：理论").format(name=what)
-        lines.append(Line(predicted, tuple(map(float, dimensions)), theory, source="predicted"))
+        expected = Text("{name}: predicted", "{name}：理论").format(name=what)
+        lines.append(predicted(expected, dimensions, partial(_predicted, name)))
     caption = Text(
         "Additive scores spread over the keys of a query. Flat lines need no scale; with unit-variance v the line "
-        "climbs "
-        "beside the unscaled dot product, at the same power ½ of d_k.",
+        "climbs beside the unscaled dot product, at the same power ½ of d_k.",
         "加性打分在同一查询的各个键之间的散布。水平的线无需缩放；v 方差为 1 时，曲线与未缩放的点积并排上升，同为 d_k 的"
         " ½ 次幂。",
     )
-    x, y = Text("d_k (dimensions)", "d_k（维）"), Text("logit standard deviation (nats)", "logit 标准差（nat）")
-    return Figure("additive-spread", caption, x, y, tuple(lines), x_log=True, y_log=True)
+    x, y = D_K, LOGIT_STD
+    return figure("additive-spread", caption, x, y, lines, log="xy")
 
 
-def _sentence(powers: dict[str, list[float]], spread: Values, dimensions: tuple[int, ...]) -> Text:
-    unit, small = interval(powers["unit"]).mean, interval(powers["1/sqrt(d)"]).mean
+def _sentence(exponents: dict[str, list[float]], spread: Values, dimensions: tuple[int, ...]) -> Text:
+    unit, small = (interval(exponents[name]).mean for name in ("unit", "1/sqrt(d)"))
     values = {
         "small": f"{small:+.2f}",
         "unit": f"{unit:.2f}",
@@ -151,11 +144,10 @@ def _sentence(powers: dict[str, list[float]], spread: Values, dimensions: tuple[
     }
     return Text(
         "The spread of additive scores goes like d_k^{small} when v has variance 1/d, and like d_k^{unit} when v has "
-        "variance "
-        "1 ({low} against {high} nats at d_k = {d}): the scale is not absent, it sits in how v was initialised.",
+        "variance 1 ({low} against {high} nats at d_k = {d}): the scale is not absent, it sits in how v was "
+        "initialised.",
         "v 的方差为 1/d 时，加性打分的散布随 d_k 的 {small} 次幂变化；v 的方差为 1 时为 {unit} 次幂（d_k = {d} 时为 "
-        "{low} 与 "
-        "{high} nat）：缩放并非不需要，而是藏在 v 的初始化里。",
+        "{low} 与 {high} nat）：缩放并非不需要，而是藏在 v 的初始化里。",
     ).format(**values)
 
 
@@ -165,8 +157,7 @@ CONDITION = Text(
     "initialisation: training may make v as large as it likes. With Var(vᵢ) = 1 the spread grows like √d_k, as for "
     "q·k.",
     "Var(vᵢ) 按 1/d_k 缩小（1/d、Xavier、PyTorch 默认值，或 Bahdanau 等 2015 的 v = 0），且仅限初始化时：训练可以把 v "
-    "变得任意大。"
-    "若 Var(vᵢ) = 1，散布与 q·k 一样随 √d_k 增长。",
+    "变得任意大。若 Var(vᵢ) = 1，散布与 q·k 一样随 √d_k 增长。",
 )
 STEPS = (
     Step(
@@ -186,8 +177,7 @@ STEPS = (
     Step(
         Text(
             "With W of variance 1/d, a and b are standard normal and c = 0.533 by quadrature. The dimension appears "
-            "only "
-            "through d·Var(v).",
+            "only through d·Var(v).",
             "W 的方差为 1/d 时，a、b 服从标准正态，数值积分得 c = 0.533。维度只通过 d·Var(v) 出现。",
         ),
         equation("Var ( score )", "c^2 · d · Var ( v )"),
@@ -198,7 +188,7 @@ STEPS = (
             "of v.",
             "Var(v) = 1/d 恰好抵消；Var(v) = 1 则留下 √d，与点积一样，只是点积里没有 v 这个角色。",
         ),
-        equation("σ", row("c", square_root("d · Var ( v )"))),
+        equation("σ", row("c", root("d · Var ( v )"))),
     ),
 )
 ERRATA = (
@@ -210,8 +200,7 @@ ERRATA = (
         ),
         Text(
             "One hidden unit lies in [−1, 1]; the score is a sum of d_k of them weighted by v and lies in [−‖v‖₁, "
-            "‖v‖₁]. It is "
-            "independent of d_k only if Var(vᵢ) ∝ 1/d_k.",
+            "‖v‖₁]. It is independent of d_k only if Var(vᵢ) ∝ 1/d_k.",
             "落在 [-1, 1] 的是单个隐藏单元；打分是 d_k 个单元按 v 加权的和，落在 [−‖v‖₁, ‖v‖₁]。只有 Var(vᵢ) ∝ 1/d_k 时"
             "才与 d_k 无关。",
         ),
@@ -224,15 +213,13 @@ CLAIM = Claim(
     question=Text("Why does nobody divide additive attention by √d?", "为什么加性注意力不用除以 √d？"),
     statement=Text(
         "In the additive score ⟨v, tanh(W₁h + W₂s)⟩ the right side is a tanh, within [−1, 1]; its distribution has "
-        "nothing to "
-        "do with d_k, so no scale is needed.",
+        "nothing to do with d_k, so no scale is needed.",
         "加性打分 ⟨v, tanh(W₁h + W₂s)⟩ 的右侧是 tanh，分布在 [-1, 1]，整体分布与 d_k 没有关系，因此不需要缩放。",
     ),
     sources=("000",),
     hypothesis=Text(
         "The spread of the scores over the keys of a query goes like d_k^a with |a| < 0.1 (95 % interval over seeds), "
-        "for "
-        "every usual initialisation of v: variance 1, 1/d, Xavier, PyTorch's default.",
+        "for every usual initialisation of v: variance 1, 1/d, Xavier, PyTorch's default.",
         "同一查询各键打分的散布随 d_k^a 变化，对 v 的每种常用初始化（方差 1、1/d、Xavier、PyTorch 默认）都有 |a| < 0.1"
         "（按随机种子的 95 % 区间）。",
     ),

@@ -8,7 +8,8 @@ import torch
 from torch import Tensor
 
 from isotherm import ops
-from isotherm.lab.claim import Claim, Result, Setting, verdict
+from isotherm.lab.claim import Claim, Result, Setting, conclude
+from isotherm.lab.figures import D_K, MILLISECONDS, POSITIONS, curve, figure
 from isotherm.lab.interval import power
 from isotherm.lab.mathml import equation, row, sub, total
 from isotherm.lab.numerals import numeral
@@ -19,7 +20,7 @@ from isotherm.record import Erratum, Figure, Line, Measured, Step
 
 
 class Cost(NamedTuple):
-    """Counts of both at one size: n queries and n keys of d dimensions."""
+    """Operation counts of both scores for n queries and n keys of d dimensions."""
 
     n: int
     d: int
@@ -28,7 +29,7 @@ class Cost(NamedTuple):
 
 
 def experiment(setting: Setting) -> Result:
-    """Counts of both at every size; times and the largest tensor beside them."""
+    """Count the operations of both scores at every size, and time them."""
     costs = [_count(setting, n, d) for n in setting["lengths"] for d in setting["dimensions"]]
     same = all(cost.additive.multiply_adds == cost.dot.multiply_adds for cost in costs)
     hidden = all(cost.additive.tanhs == cost.n**2 * cost.d and cost.dot.tanhs == 0 for cost in costs)
@@ -36,19 +37,13 @@ def experiment(setting: Setting) -> Result:
     growth = power(setting["dimensions"], [_ratio(cost) for cost in costs if cost.n == setting["lengths"][-1]])
     setting.progress(0.3)
     timings, timing_figures = _timings(setting)
-    largest = costs[-1]
-    values = {
-        "n": largest.n,
-        "d": largest.d,
-        "macs": numeral(largest.dot.multiply_adds),
-        "tanhs": numeral(largest.additive.tanhs),
-        "ratio": f"{_ratio(largest):.0f}",
-    }
-    return Result(
-        verdict(same and hidden and more and growth > 0),
-        SENTENCE.format(**values),
-        _measured(largest, same, hidden, more, growth),
-        figures=(_figure(costs, setting),),
+    last = costs[-1]
+    macs, tanhs, ratio = numeral(last.dot.multiply_adds), numeral(last.additive.tanhs), f"{_ratio(last):.0f}"
+    return conclude(
+        same and hidden and more and growth > 0,
+        SENTENCE.format(n=last.n, d=last.d, macs=macs, tanhs=tanhs, ratio=ratio),
+        _measured(last, same, hidden, more, growth),
+        [_figure(costs, setting)],
         timings=timings,
         timing_figures=timing_figures,
     )
@@ -86,56 +81,35 @@ def _count(setting: Setting, n: int, d: int) -> Cost:
 
 
 def _measured(cost: Cost, same: bool, hidden: bool, more: bool, growth: float) -> tuple[Measured, ...]:
-    n, d = cost.n, cost.d
+    n, d, additive, dot = cost
     sums = 2 * n * d * d + 2 * n * n * d
-    at = Text("at n = {n}, d_k = {d}: ", "n = {n}、d_k = {d} 时：").format(n=n, d=d)
-
-    def named(en: str, zh: str) -> Text:
-        return Text(at.en + en, at.zh + zh)
-
-    return (
-        Measured(
-            named("multiply-adds, additive", "加性的乘加次数"), cost.additive.multiply_adds, predicted=sums, holds=same
-        ),
-        Measured(
-            named("multiply-adds, dot product", "点积的乘加次数"), cost.dot.multiply_adds, predicted=sums, holds=same
-        ),
-        Measured(
-            named("tanh evaluations, additive", "加性的 tanh 次数"),
-            cost.additive.tanhs,
-            predicted=n * n * d,
-            holds=hidden,
-        ),
-        Measured(named("tanh evaluations, dot product", "点积的 tanh 次数"), cost.dot.tanhs, predicted=0, holds=hidden),
-        Measured(
-            named("bytes written, additive ÷ dot product", "写出字节数之比（加性 ÷ 点积）"), _ratio(cost), holds=more
-        ),
-        Measured(
-            named("largest tensor, additive ÷ dot product", "最大张量之比（加性 ÷ 点积）"),
-            cost.additive.largest / cost.dot.largest,
-        ),
-        Measured(
-            Text("power of d_k in the ratio of bytes written", "写出字节数之比随 d_k 的幂次"), growth, holds=growth > 0
-        ),
+    counted = (
+        Measured(AT_SIZE.format(n=n, d=d, what=COUNTED[name]), value, predicted=wanted, holds=holds)
+        for name, value, wanted, holds in (
+            ("additive-sums", additive.multiply_adds, sums, same),
+            ("dot-sums", dot.multiply_adds, sums, same),
+            ("additive-tanhs", additive.tanhs, n * n * d, hidden),
+            ("dot-tanhs", dot.tanhs, 0, hidden),
+            ("written", _ratio(cost), None, more),
+            ("largest", additive.largest / dot.largest, None, None),
+        )
     )
+    return (*counted, Measured(GROWTH, growth, holds=growth > 0))
 
 
 def _figure(costs: list[Cost], setting: Setting) -> Figure:
     lines = []
     for n in setting["lengths"]:
         at_n = [cost for cost in costs if cost.n == n]
-        x = tuple(float(cost.d) for cost in at_n)
-        lines.append(Line(Text(f"n = {n}", f"n = {n}"), x, tuple(map(_ratio, at_n))))
+        lines.append(curve(Text(f"n = {n}", f"n = {n}"), [cost.d for cost in at_n], map(_ratio, at_n)))
     caption = Text(
         "Bytes the additive score writes for each byte of the dot product, at equal multiply-adds. The hidden layer "
-        "has d_k "
-        "numbers for every pair of positions, so the gap widens with d_k: additive attention does not become more "
-        "efficient.",
+        "has d_k numbers for every pair of positions, so the gap widens with d_k: additive attention does not become "
+        "more efficient.",
         "乘加次数相同时，加性打分写出的字节数是点积的多少倍。每一对位置都有 d_k 个隐藏单元，因此差距随 d_k 扩大：加性注"
         "意力并不会变得更高效。",
     )
-    x_label, y_label = Text("d_k (dimensions)", "d_k（维）"), Text("bytes written, ratio (1)", "写出字节数之比（1）")
-    return Figure("cost-bytes", caption, x_label, y_label, tuple(lines), x_log=True, y_log=True)
+    return figure("cost-bytes", caption, D_K, Text("bytes written, ratio (1)", "写出字节数之比（1）"), lines, log="xy")
 
 
 @torch.no_grad()
@@ -152,34 +126,16 @@ def _timings(setting: Setting) -> tuple[tuple[Measured, ...], tuple[Figure, ...]
     )
 
     def curves(sizes: list[tuple[int, int]], axis: int) -> tuple[Line, ...]:
-        x = tuple(float(size[axis]) for size in sizes)
-        medians = {name: tuple(1e3 * found[size][name][setting["repeats"] // 2] for size in sizes) for name in WAYS}
-        return tuple(Line(WAYS[name], x, y) for name, y in medians.items())
+        x, middle = [size[axis] for size in sizes], setting["repeats"] // 2
+        return tuple(curve(way, x, [1e3 * found[size][name][middle] for size in sizes]) for name, way in WAYS.items())
 
-    milliseconds = Text("time (ms)", "时间（毫秒）")
-    by_d = Figure(
-        "cost-time-d",
-        BY_D,
-        Text("d_k (dimensions)", "d_k（维）"),
-        milliseconds,
-        curves(over_d, 1),
-        x_log=True,
-        y_log=True,
-    )
-    by_n = Figure(
-        "cost-time-n",
-        BY_N,
-        Text("n (positions)", "n（位置数）"),
-        milliseconds,
-        curves(over_n, 0),
-        x_log=True,
-        y_log=True,
-    )
+    by_d = figure("cost-time-d", BY_D, D_K, MILLISECONDS, curves(over_d, 1), log="xy")
+    by_n = figure("cost-time-n", BY_N, POSITIONS, MILLISECONDS, curves(over_n, 0), log="xy")
     return timings, (by_d, by_n)
 
 
 def _time(setting: Setting, n: int, d: int) -> dict[str, list[float]]:
-    """A matrix product, the same products without one, and the hidden layer."""
+    """Times of the scores computed as one matrix product, as elementwise products, and by the additive hidden layer."""
     states, additive, dot = _states(setting, n, d)
     q, k = dot.query(states), dot.key(states)
     ways: dict[str, Callable[[], Tensor]] = {
@@ -190,6 +146,16 @@ def _time(setting: Setting, n: int, d: int) -> dict[str, list[float]]:
     return {name: seconds(work, setting["repeats"], setting.device) for name, work in ways.items()}
 
 
+AT_SIZE = Text("at n = {n}, d_k = {d}: {what}", "n = {n}、d_k = {d} 时：{what}")
+COUNTED = {
+    "additive-sums": Text("multiply-adds, additive", "加性的乘加次数"),
+    "dot-sums": Text("multiply-adds, dot product", "点积的乘加次数"),
+    "additive-tanhs": Text("tanh evaluations, additive", "加性的 tanh 次数"),
+    "dot-tanhs": Text("tanh evaluations, dot product", "点积的 tanh 次数"),
+    "written": Text("bytes written, additive ÷ dot product", "写出字节数之比（加性 ÷ 点积）"),
+    "largest": Text("largest tensor, additive ÷ dot product", "最大张量之比（加性 ÷ 点积）"),
+}
+GROWTH = Text("power of d_k in the ratio of bytes written", "写出字节数之比随 d_k 的幂次")
 WAYS = {
     "product": Text("dot product, one matrix product", "点积：一次矩阵乘法"),
     "apart": Text("dot product, multiplied and summed apart", "点积：逐元素相乘再求和"),
@@ -207,8 +173,7 @@ BY_N = Text(
 AT = Text("{name}, n = {n}, d_k = {d} (ms)", "{name}，n = {n}，d_k = {d}（毫秒）")
 SENTENCE = Text(
     "At n = {n} and d_k = {d} both need {macs} multiply-adds, but additive attention also needs {tanhs} tanh "
-    "evaluations and "
-    "writes {ratio} times the bytes, because its hidden layer cannot be one matrix product.",
+    "evaluations and writes {ratio} times the bytes, because its hidden layer cannot be one matrix product.",
     "n = {n}、d_k = {d} 时两者都要 {macs} 次乘加，但加性注意力还要 {tanhs} 次 tanh，写出的字节数是点积的 {ratio} 倍，因"
     "为它的隐藏层无法写成一次矩阵乘法。",
 )
@@ -216,8 +181,7 @@ STEPS = (
     Step(
         Text(
             "Both scores project n queries and n keys (2nd² multiply-adds), combine d_k products for each of n² pairs, "
-            "and mix "
-            "n² values of d_k numbers.",
+            "and mix n² values of d_k numbers.",
             "两种打分都要投影 n 个查询和 n 个键（2nd² 次乘加），为 n² 对位置各合并 d_k 个乘积，再混合 n² 份 d_k 维的"
             "值。",
         ),
@@ -226,8 +190,7 @@ STEPS = (
     Step(
         Text(
             "The dot product's middle term is one matrix product, Q Kᵀ: d_k products are summed where they are made, "
-            "and only "
-            "n² sums are written.",
+            "and only n² sums are written.",
             "点积的中间一项就是一次矩阵乘法 Q Kᵀ：d_k 个乘积在原处累加，只写出 n² 个和。",
         ),
         equation("S", "Q K^⊤"),
@@ -250,8 +213,7 @@ ERRATA = (
         ),
         Text(
             "It is the quality of the additive score that pulls ahead of an unscaled dot product (Vaswani et al. 2017, "
-            "§3.2.1). "
-            "Its efficiency does not: the ratio of bytes written grows with d_k.",
+            "§3.2.1). Its efficiency does not: the ratio of bytes written grows with d_k.",
             "随 d_k 增大而领先于未缩放点积的是加性打分的效果（Vaswani 等 2017，§3.2.1），不是效率：它写出的字节数之比随"
             " d_k 增大。",
         ),
@@ -263,20 +225,17 @@ CLAIM = Claim(
     question=Text("Why multiply vectors instead of adding them?", "为什么用相乘而不是相加来打分？"),
     statement=Text(
         "The additive score looks simple but wraps a tanh and v around it, a whole hidden layer; matrix multiplication "
-        "has very "
-        "mature fast implementations. So dot-product attention is cheaper.",
+        "has very mature fast implementations. So dot-product attention is cheaper.",
         "Add 方法虽然计算简单，但是外面套着 tanh 和 v，相当于一个完整的隐层；而矩阵乘法已经有了非常成熟的加速实现。因此"
         "点积注意力更便宜。",
     ),
     sources=("000",),
     hypothesis=Text(
         "At every n and d_k tried: the multiply-adds are equal, additive attention evaluates n²·d_k tanh and the dot "
-        "product "
-        "none, additive attention writes more bytes, and the ratio of bytes grows with d_k. Counts, so no seed "
+        "product none, additive attention writes more bytes, and the ratio of bytes grows with d_k. Counts, so no seed "
         "matters.",
         "在试过的每个 n 和 d_k 上：乘加次数相等；加性要算 n²·d_k 次 tanh，点积为零；加性写出更多字节，且字节数之比随 "
-        "d_k 增大。"
-        "这些都是计数，与随机种子无关。",
+        "d_k 增大。这些都是计数，与随机种子无关。",
     ),
     expected="confirmed",
     experiment=experiment,

@@ -9,14 +9,14 @@ from torch import Tensor
 from isotherm.checkup.batch import make_batch
 from isotherm.checkup.load import Loaded
 from isotherm.lab import minilm, reference
-from isotherm.lab.claim import Claim, Result, Setting, verdict
-from isotherm.lab.interval import effect_size, interval, line_over_seeds, over_seeds
+from isotherm.lab.claim import Claim, Result, Setting, conclude
+from isotherm.lab.figures import training_loss
+from isotherm.lab.interval import effect_size, interval, over_seeds
 from isotherm.lab.mathml import equation, row
 from isotherm.lab.numerals import numeral, percent
-from isotherm.lab.passages import PASSAGES
 from isotherm.language import Text
 from isotherm.models import Bert, Shape
-from isotherm.record import Figure, Line, Measured, Step
+from isotherm.record import Figure, Measured, Step
 
 AGREE = 1e-9
 """Largest difference of float64 implementations that is only rounding, after six layers."""
@@ -27,7 +27,7 @@ MASK, FIRST = 1, 3
 
 
 def experiment(setting: Setting) -> Result:
-    """MiniLM's weights in transformers' BertModel, in ours and in PyTorch's encoder; then masked words, several seeds."""
+    """Compare MiniLM in transformers, in our encoder and in PyTorch's; then train small models on masked words."""
     compared = _compare(setting)
     setting.progress(0.4)
     curves, right = [], []
@@ -38,12 +38,8 @@ def experiment(setting: Setting) -> Result:
         setting.progress(0.4 + 0.6 * (seed + 1) / setting["seeds"])
     agrees = all(max(found) < AGREE for found in compared.values())
     learns = interval(right).low > RIGHT
-    return Result(
-        verdict(agrees and learns),
-        _sentence(compared, right),
-        _measured(setting, compared, curves, right, agrees, learns),
-        figures=(_figure(setting, curves),),
-    )
+    numbers = _measured(setting, compared, curves, right, agrees, learns)
+    return conclude(agrees and learns, _sentence(compared, right), numbers, [_figure(setting, curves)])
 
 
 @torch.no_grad()
@@ -65,7 +61,7 @@ def _compare(setting: Setting) -> dict[str, list[float]]:
 
 def _padded(loaded: Loaded, passage: int, tokens: int) -> tuple[Tensor, Tensor]:
     """A passage with some padding after it."""
-    ids = make_batch(loaded, PASSAGES[passage], tokens)["input_ids"]
+    ids = make_batch(loaded, minilm.PASSAGES[passage], tokens)["input_ids"]
     return F.pad(ids, (0, 5)), F.pad(torch.ones_like(ids), (0, 5))
 
 
@@ -130,28 +126,21 @@ def _figure(setting: Setting, curves: list[list[float]]) -> Figure:
     means = [
         [sum(losses[step : step + every]) / len(losses[step : step + every]) for losses in curves] for step in steps
     ]
-    ends = (0.0, float(setting["steps"]))
-    guess = Line(
-        Text("guessing a word", "随机猜词"), ends, (log(setting["vocabulary"] - FIRST),) * 2, source="predicted"
-    )
     caption = Text(
         "A small BERT learns to find the hidden word: loss over training, with the 95 % band over seeds.",
         "小型 BERT 学习找出被遮住的词：训练损失，带按种子的 95 % 区间。",
     )
-    lines = (line_over_seeds(Text("training loss", "训练损失"), steps, means), guess)
-    y = Text("loss (nats per hidden word)", "损失（nat/被遮词）")
-    return Figure("bert-loss", caption, Text("training step", "训练步"), y, lines)
+    y, guess = Text("loss (nats per hidden word)", "损失（nat/被遮词）"), log(setting["vocabulary"] - FIRST)
+    return training_loss("bert-loss", caption, y, steps, means, guess, setting["steps"])
 
 
 def _sentence(compared: dict[str, list[float]], right: list[float]) -> Text:
     worst = max(max(found) for found in compared.values())
     return Text(
         "With all-MiniLM-L6-v2's weights, transformers' BertModel, our encoder and torch.nn's encoder layers agree to "
-        "{worst}; and a "
-        "small BERT learns to find hidden words ({right} right).",
+        "{worst}; and a small BERT learns to find hidden words ({right} right).",
         "用 all-MiniLM-L6-v2 的权重，transformers 的 BertModel、我们的编码器与 torch.nn 的编码器层相差不超过 {worst}；"
-        "小型 BERT 也学会了找出"
-        "被遮住的词（{right} 正确）。",
+        "小型 BERT 也学会了找出被遮住的词（{right} 正确）。",
     ).format(worst=numeral(worst, 1), right=percent(interval(right).mean))
 
 
@@ -193,13 +182,10 @@ CLAIM = Claim(
     sources=("003",),
     hypothesis=Text(
         "With the weights of all-MiniLM-L6-v2, torch.nn's Transformer encoder layers and our encoder give the last "
-        "hidden states of "
-        "transformers' BertModel to 10⁻⁹ on every passage, and a small BERT trained on masked words finds over 90 % of "
-        "them "
-        "(95 % interval over seeds).",
+        "hidden states of transformers' BertModel to 10⁻⁹ on every passage, and a small BERT trained on masked words "
+        "finds over 90 % of them (95 % interval over seeds).",
         "用 all-MiniLM-L6-v2 的权重，torch.nn 的 Transformer 编码器层与我们的编码器在每段文本上给出 transformers 的 "
-        "BertModel 的最后隐藏状态，"
-        "相差不到 10⁻⁹；且用遮词训练的小型 BERT 能找出 90 % 以上（按种子的 95 % 区间）。",
+        "BertModel 的最后隐藏状态，相差不到 10⁻⁹；且用遮词训练的小型 BERT 能找出 90 % 以上（按种子的 95 % 区间）。",
     ),
     expected="confirmed",
     experiment=experiment,

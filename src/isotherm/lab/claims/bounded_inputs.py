@@ -1,19 +1,20 @@
 """Inputs in [0, 1] give a dot product in [0, d]: true, and much less alarming than it sounds."""
 
+from functools import partial
 from math import pi, sqrt
 
 import torch
 from torch import Tensor
 
 from isotherm import scale, theory
-from isotherm.lab.claim import Claim, Result, Setting, verdict
+from isotherm.lab.claim import Claim, Result, Setting, all_hold, conclude, none_of
 from isotherm.lab.dots import Draw, logits
-from isotherm.lab.interval import interval, line_over_seeds, over_seeds, power
-from isotherm.lab.mathml import equation, frac, row, total
-from isotherm.lab.mathml import sqrt as root
+from isotherm.lab.figures import D, curve, figure, predicted
+from isotherm.lab.interval import interval, line_over_seeds, over_seeds, powers
+from isotherm.lab.mathml import equation, frac, root, row, total
 from isotherm.lab.numerals import numeral, percent
 from isotherm.language import Text
-from isotherm.record import Erratum, Figure, Line, Measured, Step
+from isotherm.record import Erratum, Figure, Measured, Step
 
 
 def uniform(shape: tuple[int, ...], generator: torch.Generator) -> Tensor:
@@ -40,7 +41,7 @@ KINDS: tuple[tuple[Text, Draw, float], ...] = (
 
 
 def experiment(setting: Setting) -> Result:
-    """Every dot product against its bounds, the corners where they are reached, and how much of [0, d] is used."""
+    """Compare dot products with their bounds, check that both bounds are reached, and measure how much of [0, d] is used."""
     dimensions = setting["dimensions"]
     outside, spreads, used, means = 0, {}, {}, {}
     for i, (_, draw, _) in enumerate(KINDS):
@@ -52,34 +53,24 @@ def experiment(setting: Setting) -> Result:
             means[i, d] = s.mean((-2, -1)).tolist()
         setting.progress((i + 1) / len(KINDS))
     ends = _ends(dimensions[-1])
-    last = dimensions[-1]
-    powers = [power(dimensions, [spreads[0, d][seed] for d in dimensions]) for seed in range(setting["seeds"])]
+    last, kinds = dimensions[-1], range(len(KINDS))
+
+    def name(text: Text, i: int) -> Text:
+        return text.format(kind=KINDS[i][0], d=last)
+
     numbers = (
-        Measured(OUTSIDE, float(outside), predicted=0.0, holds=outside == 0),
+        none_of(OUTSIDE, outside),
         Measured(LOWER.format(d=last), ends[0], predicted=0.0, document=0.0, holds=ends[0] == 0),
         Measured(UPPER.format(d=last), ends[1], predicted=float(last), document=float(last), holds=ends[1] == last),
-        over_seeds(POWER, powers, predicted=0.5, document=1.0),
-        *(over_seeds(USED.format(kind=KINDS[i][0], d=last), used[i, last], document=1.0) for i in range(len(KINDS))),
-        *(
-            over_seeds(MEAN.format(kind=KINDS[i][0], d=last), means[i, last], predicted=_moments(i, last).mean)
-            for i in range(len(KINDS))
-        ),
-        *(
-            over_seeds(SPREAD.format(kind=KINDS[i][0], d=last), spreads[i, last], predicted=_between_keys(i, last))
-            for i in range(len(KINDS))
-        ),
+        over_seeds(POWER, powers(dimensions, [spreads[0, d] for d in dimensions]), predicted=0.5, document=1.0),
+        *(over_seeds(name(USED, i), used[i, last], document=1.0) for i in kinds),
+        *(over_seeds(name(MEAN_OF, i), means[i, last], predicted=_moments(i, last).mean) for i in kinds),
+        *(over_seeds(name(SPREAD, i), spreads[i, last], predicted=_between_keys(i, last)) for i in kinds),
     )
-    return Result(
-        verdict(all(number.holds is not False for number in numbers)),
-        SENTENCE.format(
-            d=last,
-            used=percent(interval(used[0, last]).mean),
-            mean=numeral(interval(means[0, last]).mean, 4),
-            spread=numeral(interval(spreads[0, last]).mean),
-        ),
-        numbers,
-        figures=(_figure(dimensions, spreads), _used_figure(dimensions, used)),
-    )
+    part, mean, spread = (interval(table[0, last]).mean for table in (used, means, spreads))
+    sentence = SENTENCE.format(d=last, used=percent(part), mean=numeral(mean, 4), spread=numeral(spread))
+    figures = (_figure(dimensions, spreads), _used_figure(dimensions, used))
+    return conclude(all_hold(numbers), sentence, numbers, figures)
 
 
 def _scores(setting: Setting, i: int, d: int, draw: Draw) -> Tensor:
@@ -95,7 +86,7 @@ def _ends(d: int) -> tuple[float, float]:
     return float(logits(zero, one, scale.NoScale())), float(logits(one, one, scale.NoScale()))
 
 
-def _moments(i: int, d: int) -> theory.Moments:
+def _moments(i: int, d: int) -> theory.DotProductMoments:
     variance = KINDS[i][2]
     return theory.dot_product_moments(d, mean_q=0.5, mean_k=0.5, var_q=variance, var_k=variance)
 
@@ -107,43 +98,33 @@ def _between_keys(i: int, d: int) -> float:
 
 
 def _figure(dimensions: tuple[int, ...], spreads: dict[tuple[int, int], list[float]]) -> Figure:
-    x = tuple(map(float, dimensions))
     lines = []
     for i, (name, _, _) in enumerate(KINDS):
-        lines.append(line_over_seeds(name, x, [spreads[i, d] for d in dimensions]))
-        predicted = Text("{name}: predicted", "{name}：预测").format(name=name)
-        lines.append(Line(predicted, x, tuple(_between_keys(i, d) for d in dimensions), source="predicted"))
-    lines.append(Line(Text("length of [0, d]", "[0, d] 的长度"), x, x, source="document"))
+        lines.append(line_over_seeds(name, dimensions, [spreads[i, d] for d in dimensions]))
+        expected = Text("{name}: predicted", "{name}：预测").format(name=name)
+        lines.append(predicted(expected, dimensions, partial(_between_keys, i)))
+    lines.append(curve(Text("length of [0, d]", "[0, d] 的长度"), dimensions, float, "document"))
     caption = Text(
         "The spread of the scores between the keys of a query, the only thing a softmax sees, grows like √d for every "
         "distribution on [0, 1]. The length of the interval, d, is reached by no draw.",
         "同一查询各键得分之间的离散（softmax 只看得见它）对 [0, 1] 上的每种分布都按 √d 增长。区间长度 d 没有任何抽样达"
         "到。",
     )
-    return Figure(
-        "bounded-spread",
-        caption,
-        D,
-        Text("standard deviation between keys (nats)", "键之间的标准差（nat）"),
-        tuple(lines),
-        x_log=True,
-        y_log=True,
-    )
+    y_label = Text("standard deviation between keys (nats)", "键之间的标准差（nat）")
+    return figure("bounded-spread", caption, D, y_label, lines, log="xy")
 
 
 def _used_figure(dimensions: tuple[int, ...], used: dict[tuple[int, int], list[float]]) -> Figure:
-    x = tuple(map(float, dimensions))
-    lines = tuple(line_over_seeds(name, x, [used[i, d] for d in dimensions]) for i, (name, _, _) in enumerate(KINDS))
+    rows = [[used[i, d] for d in dimensions] for i in range(len(KINDS))]
+    lines = (line_over_seeds(kind[0], dimensions, values) for kind, values in zip(KINDS, rows, strict=True))
     caption = Text(
         "The part of [0, d] between the smallest and the largest of all dot products drawn. It shrinks like 1/√d.",
         "抽到的全部点积中最小到最大所覆盖的 [0, d] 的比例。它按 1/√d 缩小。",
     )
-    return Figure(
-        "bounded-used", caption, D, Text("part of [0, d] used (of 1)", "[0, d] 的使用比例（满为 1）"), lines, x_log=True
-    )
+    y_label = Text("part of [0, d] used (of 1)", "[0, d] 的使用比例（满为 1）")
+    return figure("bounded-used", caption, D, y_label, lines, log="x")
 
 
-D = Text("d (dimensions)", "d（维）")
 OUTSIDE = Text("dot products outside [0, d]", "落在 [0, d] 之外的点积个数")
 LOWER = Text("⟨0, 1⟩, the lower end, d = {d}", "下端 ⟨0, 1⟩，d = {d}")
 UPPER = Text("⟨1, 1⟩, the upper end, d = {d}", "上端 ⟨1, 1⟩，d = {d}")
@@ -152,7 +133,7 @@ USED = Text(
     "part of [0, d] between the smallest and largest draw, {kind}, d = {d}",
     "抽样最小到最大占 [0, d] 的比例，{kind}，d = {d}",
 )
-MEAN = Text("mean of ⟨h, s⟩, {kind}, d = {d}", "⟨h, s⟩ 的均值，{kind}，d = {d}")
+MEAN_OF = Text("mean of ⟨h, s⟩, {kind}, d = {d}", "⟨h, s⟩ 的均值，{kind}，d = {d}")
 SPREAD = Text("standard deviation of ⟨h, s⟩ between keys, {kind}, d = {d}", "键之间 ⟨h, s⟩ 的标准差，{kind}，d = {d}")
 SENTENCE = Text(
     "Every dot product lies in [0, d] and both ends are reached; but at d = {d} uniform inputs use {used} of the "

@@ -8,12 +8,12 @@ from torch import Tensor
 
 from isotherm import scale
 from isotherm import softmax as forms
-from isotherm.lab.claim import Claim, Result, Setting, verdict
+from isotherm.lab.claim import Claim, Result, Setting, all_hold, at_most, conclude
 from isotherm.lab.dots import logits, normal
-from isotherm.lab.interval import interval, line_over_seeds, over_seeds
+from isotherm.lab.figures import figure
+from isotherm.lab.interval import bisect, groups, line_over_seeds, over_seeds
 from isotherm.lab.mathml import equation, frac, row, sup, total
 from isotherm.lab.numerals import numeral
-from isotherm.lab.quantile import groups
 from isotherm.language import Text
 from isotherm.record import Erratum, Figure, Measured, Step
 
@@ -22,7 +22,7 @@ FULL = 0.99
 
 
 def experiment(setting: Setting) -> Result:
-    """Gradients of cross-entropy and of squared error as the margin of the right class goes from −50 to 50."""
+    """Compare the gradients of cross-entropy and of squared error over the margin of the right class."""
     margins, target = setting["margins"], 0
     others = normal((setting["draws"], setting["classes"] - 1), setting.generator(0))
     rows = {margin: _logits(others, margin) for margin in margins}
@@ -36,39 +36,26 @@ def experiment(setting: Setting) -> Result:
     largest = float(torch.stack(list(gradients.values())).norm(dim=-1).max())
     wrong, right = margins[0], margins[-1]
     numbers = (
-        Measured(AUTOGRAD, off, predicted=0.0, holds=off <= TOLERANCE),
-        over_seeds(
-            PULL.format(m=wrong),
-            groups(pull[wrong]),
-            predicted=1.0,
-            document=1.0,
-            holds=bool(pull[wrong].min() >= FULL),
-        ),
-        over_seeds(
-            PULL.format(m=right),
-            groups(pull[right]),
-            predicted=0.0,
-            document=0.0,
-            holds=bool(pull[right].max() <= 1 - FULL),
+        at_most(AUTOGRAD, off, TOLERANCE, predicted=0.0),
+        *(
+            over_seeds(PULL.format(m=margin), groups(pull[margin]), predicted=said, document=said, holds=bool(holds))
+            for margin, said, holds in (
+                (wrong, 1.0, pull[wrong].min() >= FULL),
+                (right, 0.0, pull[right].max() <= 1 - FULL),
+            )
         ),
         Measured(FALLS, float(falls), predicted=1.0, holds=falls),
-        Measured(LARGEST, largest, predicted=sqrt(2), holds=largest <= sqrt(2) + TOLERANCE),
+        at_most(LARGEST, largest, sqrt(2) + TOLERANCE, predicted=sqrt(2)),
         over_seeds(SQUARED.format(m=wrong), groups(squared[wrong])),
         over_seeds(SQUARED.format(m=0), groups(squared[0])),
         Measured(NAIVE, _last_finite(), predicted=log(torch.finfo(torch.float32).max)),
         *_classifier(setting),
     )
-    return Result(
-        verdict(all(number.holds is not False for number in numbers)),
-        SENTENCE.format(
-            m=abs(wrong),
-            wrong=numeral(interval(groups(pull[wrong])).mean),
-            right=numeral(interval(groups(pull[right])).mean, 1),
-            squared=numeral(interval(groups(squared[wrong])).mean, 1),
-        ),
-        numbers,
-        figures=(_figure(margins, pull, squared),),
+    at_wrong, at_right, by_square = (numbers[i].value for i in (1, 2, 5))
+    sentence = SENTENCE.format(
+        m=abs(wrong), wrong=numeral(at_wrong), right=numeral(at_right, 1), squared=numeral(by_square, 1)
     )
+    return conclude(all_hold(numbers), sentence, numbers, [_figure(margins, pull, squared)])
 
 
 def _logits(others: Tensor, margin: float) -> Tensor:
@@ -92,13 +79,13 @@ def _squared_error(x: Tensor, target: int) -> Tensor:
 
 def _last_finite() -> float:
     """The largest margin of a wrong class at which −log(softmax) in two steps still has a gradient, in float32."""
-    low, high = 0.0, 1000.0
-    while high - low > 2.0**-9:
-        margin = (low + high) / 2
+
+    def finite(margin: float) -> bool:
         x = torch.tensor([0.0, margin], requires_grad=True)
         (gradient,) = torch.autograd.grad(-forms.softmax(x)[0].log(), x)
-        low, high = (margin, high) if bool(gradient.isfinite().all()) else (low, margin)
-    return low
+        return bool(gradient.isfinite().all())
+
+    return bisect(finite, 0.0, 1000.0, 19)[0]
 
 
 def _classifier(setting: Setting) -> tuple[Measured, ...]:
@@ -112,14 +99,13 @@ def _classifier(setting: Setting) -> tuple[Measured, ...]:
 
 
 def _figure(margins: tuple[float, ...], pull: dict[float, Tensor], squared: dict[float, Tensor]) -> Figure:
-    x = tuple(map(float, margins))
+    names = (
+        Text("cross-entropy, |ŷ − 1|", "交叉熵，|ŷ − 1|"),
+        Text("squared error through the same softmax", "同一 softmax 上的平方误差"),
+    )
     lines = (
-        line_over_seeds(Text("cross-entropy, |ŷ − 1|", "交叉熵，|ŷ − 1|"), x, [groups(pull[m]) for m in margins]),
-        line_over_seeds(
-            Text("squared error through the same softmax", "同一 softmax 上的平方误差"),
-            x,
-            [groups(squared[m]) for m in margins],
-        ),
+        line_over_seeds(name, margins, [groups(found[m]) for m in margins])
+        for name, found in zip(names, (pull, squared), strict=True)
     )
     caption = Text(
         "The pull on the logit of the right class, against how far it leads. Confidently wrong (left), cross-entropy "
@@ -128,13 +114,9 @@ def _figure(margins: tuple[float, ...], pull: dict[float, Tensor], squared: dict
         "正确类别的 logit 所受的拉力，横轴为它领先多少。自信地错（左侧）时，交叉熵以全力拉回；而平方误差须经过 "
         "softmax 的雅可比矩阵，反而松手。自信地对（右侧）时，两者都不再用力。",
     )
-    return Figure(
-        "cross-entropy-pull",
-        caption,
-        Text("margin of the right class (nats)", "正确类别的领先量（nat）"),
-        Text("|gradient| on its logit", "其 logit 上的 |梯度|"),
-        lines,
-    )
+    y_label = Text("|gradient| on its logit", "其 logit 上的 |梯度|")
+    x_label = Text("margin of the right class (nats)", "正确类别的领先量（nat）")
+    return figure("cross-entropy-pull", caption, x_label, y_label, lines)
 
 
 AUTOGRAD = Text("largest difference between ŷ − y and automatic differentiation", "ŷ − y 与自动微分之间的最大差")

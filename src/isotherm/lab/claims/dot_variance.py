@@ -5,15 +5,15 @@ from math import sqrt
 from torch import Tensor
 
 from isotherm import scale
-from isotherm.lab.claim import Claim, Result, Setting, verdict
+from isotherm.lab.claim import Claim, Result, Setting, at_most, conclude
 from isotherm.lab.departures import DEPARTURES
-from isotherm.lab.dots import DISTRIBUTIONS, DotMoments, Plan, independent, moments, normal
-from isotherm.lab.interval import interval, line_over_seeds, over_seeds
+from isotherm.lab.dots import DISTRIBUTIONS, DotMoments, Plan, independent, moments, multiplier, normal
+from isotherm.lab.figures import D, curve, figure, level, predicted
+from isotherm.lab.interval import groups, interval, line_over_seeds, over_seeds
 from isotherm.lab.mathml import equation, row, sub, sup, total
 from isotherm.lab.numerals import numeral, percent
-from isotherm.lab.quantile import groups
 from isotherm.language import Text
-from isotherm.record import Erratum, Figure, Line, Measured, Step
+from isotherm.record import Erratum, Figure, Measured, Step
 
 ONE_PERCENT = 0.01
 CORRECTED = 0.05
@@ -21,7 +21,7 @@ CORRECTED = 0.05
 
 
 def experiment(setting: Setting) -> Result:
-    """Mean and variance for four distributions and every d, then for each departure from the assumptions."""
+    """Measure mean and variance for four distributions and every d, and for each departure from the assumptions."""
     dimensions = setting["dimensions"]
     found: dict[tuple[int, int], DotMoments] = {}
     for i, components in enumerate(DISTRIBUTIONS):
@@ -36,15 +36,16 @@ def experiment(setting: Setting) -> Result:
     }
     broken = [number for (i, d), pairs in departures.items() for number in _departure(i, d, pairs)]
     off = [_distance(i, d, pairs) for (i, d), pairs in departures.items()]
-    corrected = Measured(FORMULAS, max(off), predicted=0.0, holds=all(far <= CORRECTED for far in off))
+    corrected = at_most(FORMULAS, max(off), CORRECTED, predicted=0.0)
     everywhere = all(number.holds for number in broken)
     lengths, tails = _lengths(setting), _tails(setting)
-    return Result(
-        verdict(kept and everywhere, under_condition=kept and corrected.holds is True),
+    return conclude(
+        kept and everywhere,
         _sentence(found, departures),
         (*numbers, *broken, corrected, *lengths, tails),
-        CONDITION if kept and corrected.holds and not everywhere else None,
         (_figure(found, dimensions), _departure_figure(departures, setting["departure_dimensions"])),
+        under=kept and corrected.holds is True,
+        condition=CONDITION,
     )
 
 
@@ -58,10 +59,8 @@ def _cell(i: int, d: int, found: DotMoments) -> Measured:
 
 def _paired(setting: Setting, i: int, d: int) -> Tensor:
     """One dot product for each independent pair."""
-    multiplier = scale.value(scale.NoScale(), d, 1)
-    assert multiplier is not None
     q, k = DEPARTURES[i].draw((setting["departure_components"] // d, d), setting.generator(100 + i, d))
-    return multiplier * (q * k).sum(-1)
+    return multiplier(scale.NoScale(), d, 1) * (q * k).sum(-1)
 
 
 def _squares(pairs: Tensor) -> list[float]:
@@ -102,10 +101,10 @@ def _lengths(setting: Setting) -> tuple[Measured, ...]:
     )
     shape = (setting["departure_components"] // d, d)
     numbers = []
-    for i, (kind, draw, predicted) in enumerate(cases):
+    for i, (kind, draw, expected) in enumerate(cases):
         q, _ = draw(shape, setting.generator(200 + i))
         spread = (q.square().sum(-1) / d).reshape(32, -1).std(-1).tolist()
-        numbers.append(over_seeds(name.format(kind=kind, d=d), spread, predicted=predicted))
+        numbers.append(over_seeds(name.format(kind=kind, d=d), spread, predicted=expected))
     return tuple(numbers)
 
 
@@ -134,21 +133,14 @@ def _figure(found: dict[tuple[int, int], DotMoments], dimensions: tuple[int, ...
         line_over_seeds(kind.name, dimensions, [[value / d for value in found[i, d].variance] for d in dimensions])
         for i, kind in enumerate(DISTRIBUTIONS)
     ]
-    ends = (float(dimensions[0]), float(dimensions[-1]))
-    lines.append(Line(Text("predicted: 1", "预测：1"), ends, (1.0, 1.0), source="predicted"))
+    lines.append(level(Text("predicted: 1", "预测：1"), dimensions, 1.0))
     caption = Text(
         "Variance of q·k over d, for four distributions of unit-variance components. All of them lie on 1 within 1 %: "
         "the shape of the distribution does not matter, only its variance.",
         "四种单位方差分量分布下 q·k 的方差与 d 之比。全都在 1 的 1 % 以内：分布的形状无关紧要，只有方差起作用。",
     )
-    return Figure(
-        "dot-variance-ratio",
-        caption,
-        D,
-        Text("Var(q·k)/d (1 = the documents)", "Var(q·k)/d（1 = 文档所述）"),
-        tuple(lines),
-        x_log=True,
-    )
+    y_label = Text("Var(q·k)/d (1 = the documents)", "Var(q·k)/d（1 = 文档所述）")
+    return figure("dot-variance-ratio", caption, D, y_label, lines, log="x")
 
 
 def _departure_figure(departures: dict[tuple[int, int], Tensor], dimensions: tuple[int, ...]) -> Figure:
@@ -156,32 +148,22 @@ def _departure_figure(departures: dict[tuple[int, int], Tensor], dimensions: tup
     for i, departure in enumerate(DEPARTURES):
         values = [_squares(departures[i, d]) for d in dimensions]
         lines.append(line_over_seeds(departure.name, dimensions, values))
-        predicted = tuple(departure.moments(d).variance for d in dimensions)
         formula = Text("{name}: corrected formula", "{name}：修正公式").format(name=departure.name)
-        lines.append(Line(formula, tuple(map(float, dimensions)), predicted, source="predicted"))
-    plain = tuple(map(float, dimensions))
-    lines.append(Line(Text("the documents: d", "文档：d"), plain, plain, source="document"))
+        lines.append(predicted(formula, dimensions, [departure.moments(d).variance for d in dimensions]))
+    lines.append(curve(Text("the documents: d", "文档：d"), dimensions, float, "document"))
     caption = Text(
         "Where an assumption fails the variance is not d, but still known. Correlation between the components of one "
         "vector is the worst: its variance grows like d², and 1/√d no longer tames it.",
         "假设不成立时方差不再是 d，但仍有公式可循。最糟的是同一向量内部分量相关：方差按 d² 增长，1/√d 也压不住。",
     )
-    return Figure(
-        "dot-variance-departures",
-        caption,
-        D,
-        Text("variance of q·k (nats²)", "q·k 的方差（nat²）"),
-        tuple(lines),
-        x_log=True,
-        y_log=True,
-    )
+    y_label = Text("variance of q·k (nats²)", "q·k 的方差（nat²）")
+    return figure("dot-variance-departures", caption, D, y_label, lines, log="xy")
 
 
 FORMULAS = Text(
     "largest distance of a departure from its corrected formula (share of the variance)",
     "各种偏离与其修正公式的最大差距（占方差的比例）",
 )
-D = Text("d (dimensions)", "d（维）")
 SENTENCE = Text(
     "For independent components of mean 0 and variance 1 the variance of q·k is d within {worst} in all {cells} "
     "cases, whatever their distribution; with components of mean 1 it is {offset} at d = {d}, and with correlated "

@@ -6,14 +6,15 @@ import torch
 from torch import Tensor
 
 from isotherm.lab import reference
-from isotherm.lab.claim import Claim, Result, Setting, verdict
-from isotherm.lab.interval import effect_size, interval, line_over_seeds, over_seeds
+from isotherm.lab.claim import Claim, Result, Setting, conclude
+from isotherm.lab.figures import training_loss
+from isotherm.lab.interval import effect_size, interval, over_seeds
 from isotherm.lab.mathml import equation, row, sub
 from isotherm.lab.numerals import numeral, percent
 from isotherm.language import Text
 from isotherm.models import Shape, Transformer
-from isotherm.record import Figure, Line, Measured, Step
-from isotherm.record.sweep import Outcome, Trial
+from isotherm.record import Figure, Measured, Step
+from isotherm.record.sweep import Trial, TrialOutcome
 from isotherm.train.sweep import run_trials
 
 AGREE = 1e-10
@@ -23,7 +24,7 @@ RIGHT = 0.9
 
 
 def experiment(setting: Setting) -> Result:
-    """Outputs and gradients against PyTorch's layers; then training on a toy translation, several seeds at once."""
+    """Compare outputs and gradients with PyTorch's layers; then train several seeds on a toy translation."""
     pairs = [_compare(setting, seed) for seed in range(setting["seeds"])]
     outputs, gradients, leaks = (list(column) for column in zip(*pairs, strict=True))
     setting.progress(0.1)
@@ -31,12 +32,8 @@ def experiment(setting: Setting) -> Result:
     agrees = max(outputs) < AGREE and max(gradients) < AGREE and max(leaks) == 0
     right = [outcome.accuracy or 0.0 for outcome in trained]
     learns = interval(right).low > RIGHT
-    return Result(
-        verdict(agrees and learns),
-        _sentence(outputs, right),
-        _measured(setting, trained, (outputs, gradients, leaks), agrees, learns),
-        figures=(_figure(setting, trained),),
-    )
+    numbers = _measured(setting, trained, (outputs, gradients, leaks), agrees, learns)
+    return conclude(agrees and learns, _sentence(outputs, right), numbers, [_figure(setting, trained)])
 
 
 def _model(setting: Setting, seed: int) -> Transformer:
@@ -74,25 +71,20 @@ def _by_torch(model: Transformer, source: Tensor, target: Tensor) -> Tensor:
     return model.embedding.logits(states)
 
 
-def _train(setting: Setting) -> list[Outcome]:
+def _train(setting: Setting) -> list[TrialOutcome]:
     names = ("task", "width", "heads", "layers", "vocabulary", "length", "batch", "steps", "lr", "warmup")
     given = {name: setting[name] for name in names}
     trials = [Trial(model="transformer", seed=setting.seed * 1000 + seed, **given) for seed in range(setting["seeds"])]
-    total = len(trials) * setting["steps"]
-    done = [0]
-
-    def tick(steps: int) -> None:
-        done[0] += steps
-        setting.progress(0.1 + 0.9 * done[0] / total)
-
-    return run_trials(trials, device=setting.device, progress=tick)
+    count = setting.counter(len(trials) * setting["steps"], done=0.1)
+    return run_trials(trials, device=setting.device, progress=count)
 
 
 def _measured(
-    setting: Setting, trained: list[Outcome], compared: tuple[list[float], ...], agrees: bool, learns: bool
+    setting: Setting, trained: list[TrialOutcome], compared: tuple[list[float], ...], agrees: bool, learns: bool
 ) -> tuple[Measured, ...]:
     outputs, gradients, leaks = compared
-    start, end = ([value or 0.0 for value in values] for values in _losses(trained))
+    start = [outcome.held_out_start or 0.0 for outcome in trained]
+    end = [outcome.held_out or 0.0 for outcome in trained]
     guess = log(setting["vocabulary"] - 3)
     return (
         over_seeds(OUTPUT, outputs, predicted=0.0, holds=agrees),
@@ -105,33 +97,21 @@ def _measured(
     )
 
 
-def _losses(trained: list[Outcome]) -> tuple[list[float | None], list[float | None]]:
-    return [outcome.held_out_start for outcome in trained], [outcome.held_out for outcome in trained]
-
-
-def _figure(setting: Setting, trained: list[Outcome]) -> Figure:
+def _figure(setting: Setting, trained: list[TrialOutcome]) -> Figure:
     steps = [step for step, _ in trained[0].losses]
     values = [[outcome.losses[i][1] or 0.0 for outcome in trained] for i in range(len(steps))]
-    guess = Line(
-        Text("guessing a word", "随机猜词"),
-        (float(steps[0]), float(steps[-1])),
-        (log(setting["vocabulary"] - 3),) * 2,
-        source="predicted",
-    )
     caption = Text(
         "The encoder–decoder learns to write a sentence backwards: loss over training, with the 95 % band over seeds.",
         "编码器–解码器学习把句子倒着写：训练损失，带按种子的 95 % 区间。",
     )
-    lines = (line_over_seeds(Text("training loss", "训练损失"), steps, values), guess)
-    y = Text("loss (nats per word)", "损失（nat/词）")
-    return Figure("encoder-decoder-loss", caption, Text("training step", "训练步"), y, lines)
+    y, guess = Text("loss (nats per word)", "损失（nat/词）"), log(setting["vocabulary"] - 3)
+    return training_loss("encoder-decoder-loss", caption, y, steps, values, guess, steps[-1])
 
 
 def _sentence(outputs: list[float], right: list[float]) -> Text:
     return Text(
         "Encoder and decoder give PyTorch's own numbers (largest difference {worst}), and in training every seed "
-        "learns the toy "
-        "translation: {right} of held-out words are right.",
+        "learns the toy translation: {right} of held-out words are right.",
         "编码器与解码器给出与 PyTorch 相同的数值（最大差 {worst}），训练中每个种子都学会了玩具翻译：留出的词有 {right} "
         "正确。",
     ).format(worst=numeral(max(outputs), 1), right=percent(interval(right).mean))
@@ -169,8 +149,8 @@ CLAIM = Claim(
     sources=("003",),
     hypothesis=Text(
         "For every seed the model's logits and gradients equal those of torch.nn's encoder and decoder layers to "
-        "10⁻¹⁰, no later word "
-        "changes an earlier prediction, and after training over 90 % of held-out words are right (95 % interval).",
+        "10⁻¹⁰, no later word changes an earlier prediction, and after training over 90 % of held-out words are right "
+        "(95 % interval).",
         "对每个种子，模型的 logits 与梯度同 torch.nn 的编码器层、解码器层相差不到 10⁻¹⁰，后面的词不改变前面的预测，且训"
         "练后留出的词有 90 % 以上正确（95 % 区间）。",
     ),

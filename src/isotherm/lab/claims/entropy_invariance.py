@@ -1,16 +1,17 @@
 """Does a log n factor keep the entropy of attention steady as the context grows? Only for logits of one spread."""
 
-from functools import lru_cache
+from functools import lru_cache, partial
 from math import log, sqrt
 
 import torch
 from torch import Tensor
 
-from isotherm import ops, scale, theory
-from isotherm.lab.claim import Claim, Result, Setting, verdict
-from isotherm.lab.interval import interval, line_over_seeds, over_seeds
-from isotherm.lab.mathml import bracket, equation, frac, row
-from isotherm.lab.mathml import sqrt as square_root
+from isotherm import scale, theory
+from isotherm.lab.claim import Claim, Result, Setting, conclude
+from isotherm.lab.dots import row_stats
+from isotherm.lab.figures import figure, predicted
+from isotherm.lab.interval import bisect, interval, line_over_seeds, over_seeds
+from isotherm.lab.mathml import bracket, equation, frac, root, row
 from isotherm.lab.numerals import numeral
 from isotherm.language import Text
 from isotherm.record import Figure, Heatmap, Line, Measured, Step
@@ -27,53 +28,50 @@ def entropy_of(n: int, spread: float) -> float:
 @lru_cache
 def level_spread(n: int, entropy: float) -> float:
     """The spread with which n Gaussian logits have this entropy; √(2(ln n − H)) far below freezing."""
-    low, high = 0.0, 8.0
-    for _ in range(24):
-        middle = (low + high) / 2
-        low, high = (middle, high) if entropy_of(n, middle) > entropy else (low, middle)
-    return (low + high) / 2
+    return sum(bisect(lambda spread: entropy_of(n, spread) > entropy, 0.0, 8.0, 24)) / 2
 
 
 @lru_cache
 def balanced_spread(train: int, longest: int) -> float:
     """The spread at the training length with which a log n factor leaves the entropy at the longest what it was there."""
-    low, high, factor = 0.5, 4.0, log(longest) / log(train)
-    for _ in range(24):
-        middle = (low + high) / 2
-        grows = entropy_of(longest, middle * factor) > entropy_of(train, middle)
-        low, high = (middle, high) if grows else (low, middle)
-    return (low + high) / 2
+    factor = log(longest) / log(train)
+
+    def grows(spread: float) -> bool:
+        return entropy_of(longest, spread * factor) > entropy_of(train, spread)
+
+    return sum(bisect(grows, 0.5, 4.0, 24)) / 2
 
 
 def experiment(setting: Setting) -> Result:
-    """Mean entropy of sampled rows at each length, under a constant scale, a log n factor and a √ factor."""
+    """Measure the mean entropy of rows at each length under a constant scale, a log n factor and a level factor."""
     lengths, train = setting["lengths"], setting["train_length"]
     best = balanced_spread(train, lengths[-1])
     spreads = sorted({*setting["spreads"], best})
     series = [("constant", 1.0), ("constant", best), ("level", 1.0), *(("log-n", spread) for spread in spreads)]
     entropy: Entropies = {key: [] for key in series}
     for done, n in enumerate(lengths):
-        draws = [_draw(setting, n, seed) for seed in range(setting["seeds"])]
+        draws = [_draw(setting, n, generator) for generator in setting.generators(n)]
         for kind, spread in series:
             rule = _rule(kind, spread, n, setting)
-            entropy[kind, spread].append([_entropy(q * spread, k, rule) for q, k in draws])
+            rows = [row_stats(q * spread, k, rule) for q, k in draws]
+            entropy[kind, spread].append([stats.entropy.mean().item() for stats in rows])
         setting.progress((done + 1) / len(lengths))
     at = lengths.index(train)
     change = {
         key: [end / start - 1 for start, end in zip(rows[at], rows[-1], strict=True)] for key, rows in entropy.items()
     }
-    steady = {key: max(abs(interval(c).low), abs(interval(c).high)) <= STEADY for key, c in change.items()}
+    steady = {key: interval(found).farthest <= STEADY for key, found in change.items()}
     disperses = interval(change["constant", 1.0]).low > STEADY
     everywhere = all(steady["log-n", spread] for spread in spreads)
     somewhere = disperses and steady["log-n", best]
-    conditional = somewhere and not everywhere
-    return Result(
-        verdict(disperses and everywhere, under_condition=somewhere),
+    return conclude(
+        disperses and everywhere,
         _sentence(setting, change, best),
         _measured(setting, entropy, change, steady, disperses),
-        CONDITION.format(best=numeral(best), train=train, longest=lengths[-1]) if conditional else None,
         (_entropy_figure(setting, entropy, best), _fraction_figure(setting, entropy, best)),
-        (_heatmap(setting, entropy, spreads),),
+        [_heatmap(setting, entropy, spreads)],
+        under=somewhere,
+        condition=CONDITION.format(best=numeral(best), train=train, longest=lengths[-1]),
     )
 
 
@@ -81,8 +79,7 @@ Key = tuple[str, float]
 Entropies = dict[Key, list[list[float]]]
 
 
-def _draw(setting: Setting, n: int, seed: int) -> tuple[Tensor, Tensor]:
-    generator = setting.generator(n, seed)
+def _draw(setting: Setting, n: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
     d = setting["dimension"]
     k = torch.randn(1, 1, n, d, generator=generator)
     q = torch.randn(1, 1, setting["rows"], d, generator=generator)
@@ -104,13 +101,6 @@ def _factor(kind: str, spread: float, n: int, setting: Setting) -> float:
     if kind == "level":
         return level_spread(n, entropy_of(train, spread)) / spread if n > train else 1.0
     return max(1.0, log(n) / log(train)) if kind == "log-n" else 1.0
-
-
-def _entropy(q: Tensor, k: Tensor, rule: scale.Rule) -> float:
-    """Rows are few and keys many, so this runs in tiles and holds no n × n matrix."""
-    stats = ops.attention(q, k, k[..., :1], scale=rule, stats=True).stats
-    assert stats is not None
-    return stats.entropy.mean().item()
 
 
 def _predicted(setting: Setting, kind: str, spread: float, n: int) -> float:
@@ -141,20 +131,16 @@ def _entropy_figure(setting: Setting, entropy: Entropies, best: float) -> Figure
             continue
         name = SERIES.format(kind=KINDS[kind], spread=numeral(spread))
         lines.append(line_over_seeds(name, lengths, entropy[kind, spread]))
-        theory_line = tuple(_predicted(setting, kind, spread, n) for n in lengths)
         label = Text("{name}: predicted", "{name}：理论").format(name=name)
-        lines.append(Line(label, tuple(map(float, lengths)), theory_line, source="predicted"))
+        lines.append(predicted(label, lengths, partial(_predicted, setting, kind, spread)))
     caption = Text(
         "A constant scale lets the entropy climb with ln n. From the training length on, the log n factor bends it: "
-        "too "
-        "little below a logit spread of {best}, too much above. The level factor is the one theory asks for at spread "
-        "1.",
+        "too little below a logit spread of {best}, too much above. The level factor is the one theory asks for at "
+        "spread 1.",
         "缩放不变时，熵随 ln n 上升。超过训练长度后，log n 因子使其弯折：logit 标准差小于 {best} 时修正不足，大于它时修"
-        "正过度。"
-        "「恒熵因子」是理论在标准差为 1 时要求的因子。",
+        "正过度。「恒熵因子」是理论在标准差为 1 时要求的因子。",
     ).format(best=numeral(best))
-    x, y = Text("n (visible keys)", "n（可见键数）"), Text("mean entropy (nats)", "平均熵（nat）")
-    return Figure("entropy-length", caption, x, y, tuple(lines), x_log=True)
+    return figure("entropy-length", caption, KEYS, Text("mean entropy (nats)", "平均熵（nat）"), lines, log="x")
 
 
 def _fraction_figure(setting: Setting, entropy: Entropies, best: float) -> Figure:
@@ -165,12 +151,10 @@ def _fraction_figure(setting: Setting, entropy: Entropies, best: float) -> Figur
         lines.append(line_over_seeds(SERIES.format(kind=KINDS[kind], spread=numeral(spread)), lengths, fractions))
     caption = Text(
         "What the log n factor can hold steady is the entropy, not its share of ln n: that share falls although the "
-        "entropy "
-        "does not, and rises towards 1 under a constant scale.",
+        "entropy does not, and rises towards 1 under a constant scale.",
         "log n 因子能稳住的是熵本身，而不是熵占 ln n 的比例：熵不变时这一比例仍在下降；缩放不变时它则趋向 1。",
     )
-    x, y = Text("n (visible keys)", "n（可见键数）"), Text("entropy ÷ ln n (1)", "熵 ÷ ln n（1）")
-    return Figure("entropy-fraction", caption, x, y, tuple(lines), x_log=True)
+    return figure("entropy-fraction", caption, KEYS, Text("entropy ÷ ln n (1)", "熵 ÷ ln n（1）"), lines, log="x")
 
 
 def _heatmap(setting: Setting, entropy: Entropies, spreads: list[float]) -> Heatmap:
@@ -180,22 +164,19 @@ def _heatmap(setting: Setting, entropy: Entropies, spreads: list[float]) -> Heat
     for spread in spreads:
         rows = [interval(seeds).mean for seeds in entropy["log-n", spread][at:]]
         values.append(tuple(100 * (h / rows[0] - 1) for h in rows[1:]))
-    x = tuple(float(n) for n in lengths)
-    name = Text("no change predicted", "理论上不变")
-    boundary = Line(name, x, tuple(balanced_spread(train, n) for n in lengths), source="predicted")
+    boundary = predicted(Text("no change predicted", "理论上不变"), lengths, partial(balanced_spread, train))
     caption = Text(
         "Entropy gained (+) or lost (−) since n = {train} under the log n factor. Below the curve the factor corrects "
-        "too "
-        "little, above it too much.",
+        "too little, above it too much.",
         "在 log n 因子下，自 n = {train} 起熵的增（+）减（−）。曲线以下修正不足，以上修正过度。",
     ).format(train=train)
     return Heatmap(
         "entropy-drift",
         caption,
-        Text("n (visible keys)", "n（可见键数）"),
+        KEYS,
         Text("logit spread at the training length (nats)", "训练长度处的 logit 标准差（nat）"),
         Text("change of entropy (%)", "熵的变化（%）"),
-        x,
+        boundary.x,
         tuple(spreads),
         tuple(values),
         boundary,
@@ -213,14 +194,14 @@ def _sentence(setting: Setting, change: dict[Key, list[float]], best: float) -> 
     }
     return Text(
         "From n = {train} to {longest} the entropy grows by {constant} under a constant scale; a log n factor still "
-        "lets it grow "
-        "by {weak} when the logits start with spread 1, and holds it ({held}) when they start with spread {best}.",
+        "lets it grow by {weak} when the logits start with spread 1, and holds it ({held}) when they start with spread "
+        "{best}.",
         "从 n = {train} 到 {longest}，缩放不变时熵增加 {constant}；logit 标准差从 1 开始时，log n 因子仍让熵增加 "
-        "{weak}；"
-        "从 {best} 开始时才能稳住（{held}）。",
+        "{weak}；从 {best} 开始时才能稳住（{held}）。",
     ).format(**values)
 
 
+KEYS = Text("n (visible keys)", "n（可见键数）")
 KINDS = {
     "constant": Text("constant scale", "缩放不变"),
     "log-n": Text("log n factor", "log n 因子"),
@@ -232,13 +213,11 @@ CHANGE = Text(
     "n 从 {train} 到 {longest} 时熵的相对变化：{kind}，标准差 {spread}",
 )
 CONDITION = Text(
-    "The logits' spread at the training length is that for which the entropies at both ends agree: {best} nats from "
-    "n = {train} to {longest}. Logits that spread less still disperse, logits that spread more freeze. What keeps the "
-    "entropy at "
-    "H for every n is σ = √(2(ln n − H)), not a multiple of ln n.",
+    "The logits' spread at the training length is that for which the entropies at both ends agree: {best} nats from n "
+    "= {train} to {longest}. Logits that spread less still disperse, logits that spread more freeze. What keeps the "
+    "entropy at H for every n is σ = √(2(ln n − H)), not a multiple of ln n.",
     "训练长度处的 logit 标准差恰使两端的熵相等：从 n = {train} 到 {longest} 为 {best} nat。更小则仍会弥散，更大则会冻"
-    "结。"
-    "对每个 n 都把熵保持在 H 的是 σ = √(2(ln n − H))，而不是 ln n 的倍数。",
+    "结。对每个 n 都把熵保持在 H 的是 σ = √(2(ln n − H))，而不是 ln n 的倍数。",
 )
 STEPS = (
     Step(
@@ -262,8 +241,7 @@ STEPS = (
     Step(
         Text(
             "Put into H, the entropy at N equals that at L for one spread only. Near freezing the first formula is too "
-            "low; the "
-            "number in the verdict comes from the exact expectation instead.",
+            "low; the number in the verdict comes from the exact expectation instead.",
             "代入 H，只有一个标准差能使 N 处的熵等于 L 处的熵。接近冻结时第一个公式偏低，结论中的数值改用精确的期望。",
         ),
         equation("σ_L^2", frac("2 ln^2 L", "ln L + ln N")),
@@ -273,7 +251,7 @@ STEPS = (
             "Keeping H for every n asks for the square root of a logarithm, not for a logarithm.",
             "要对每个 n 保持 H，需要的是对数的平方根，而不是对数。",
         ),
-        equation("σ", square_root(row("2", bracket("ln n − H")))),
+        equation("σ", root(row("2", bracket("ln n − H")))),
     ),
 )
 CLAIM = Claim(
@@ -282,20 +260,17 @@ CLAIM = Claim(
     question=Text("Should attention be sharper when the context is longer?", "上下文变长时，注意力是否应该更尖锐？"),
     statement=Text(
         "To keep the entropy of attention from changing with the length n, the scale should carry a factor log n; a "
-        "constant "
-        "scale lets attention disperse as the context grows (Su 8823, which document 004 refers to).",
+        "constant scale lets attention disperse as the context grows (Su 8823, which document 004 refers to).",
         "为了使注意力的熵不随长度 n 变化，缩放应带有 log n 因子；缩放不变时，注意力会随上下文变长而弥散（文档 004 所引"
         "的苏剑林 8823）。",
     ),
     sources=("004",),
     hypothesis=Text(
         "From the training length 512 to 65536 the mean entropy changes by at most 10 % under the log n factor, "
-        "whatever the "
-        "logits' spread at the training length (1 to 4 nats), and by more than 10 % under a constant scale (95 % "
-        "intervals).",
+        "whatever the logits' spread at the training length (1 to 4 nats), and by more than 10 % under a constant "
+        "scale (95 % intervals).",
         "从训练长度 512 到 65536，在 log n 因子下，不论训练长度处 logit 的标准差如何（1 到 4 nat），平均熵的变化都不超"
-        "过 10 %；"
-        "缩放不变时则超过 10 %（95 % 区间）。",
+        "过 10 %；缩放不变时则超过 10 %（95 % 区间）。",
     ),
     expected="conditional",
     experiment=experiment,

@@ -3,10 +3,10 @@
 from math import log, sqrt
 
 from isotherm import scale, theory
-from isotherm.lab.claim import Claim, Result, Setting, verdict
+from isotherm.lab.claim import Claim, Result, Setting, all_hold, at_most, conclude
+from isotherm.lab.dots import multiplier
 from isotherm.lab.interval import interval, over_seeds
-from isotherm.lab.mathml import equation, frac, row, sup
-from isotherm.lab.mathml import sqrt as root
+from isotherm.lab.mathml import equation, frac, root, row, sup
 from isotherm.lab.numerals import numeral, percent
 from isotherm.lab.phase import dot_rows, rows_over, rules
 from isotherm.lab.phase_diagram import Grid, boundary, collapse, cut, heatmaps, largest, spread
@@ -16,11 +16,11 @@ from isotherm.record import Measured, Step
 AS_WRITTEN, EXACT, SOUND = 0.1, 0.03, 0.9
 """How near σ* must come to √(2 ln n) and to its finite-n value, and the share of cells that must agree with theory."""
 FREE = 64
-"""From this many keys on a scaled row is expected to stay wide open at every d."""
+"""With this many keys or more, a scaled row is expected to stay open at every d."""
 
 
 def experiment(setting: Setting) -> Result:
-    """Every rule over d and n; where the unscaled rows freeze; and what the others do there."""
+    """Measure rows under every rule over d and n, and find where the unscaled ones freeze."""
     lengths, coarse = setting["lengths"], setting["dimensions"][::2]
     points = [("none", d) for d in setting["dimensions"]] + [(name, d) for name in list(rules())[1:] for d in coarse]
     grid: Grid = {}
@@ -30,14 +30,14 @@ def experiment(setting: Setting) -> Result:
     frozen_at = {n: spread(grid[n]["none", setting["dimensions"][-1]].reach) for n in lengths}
     limits = [_limit(n, values) for n, values in frozen_at.items()]
     checks = (_distance(frozen_at), _agreement(grid, coarse), _real(setting, grid), *_scaled(grid, coarse))
-    sound = all(check.holds is not False for check in checks)
-    return Result(
-        verdict(sound and all(limit.holds for limit in limits), under_condition=sound),
+    return conclude(
+        all_hold((*limits, *checks)),
         _sentence(grid, setting, frozen_at),
         (*limits, *checks),
-        CONDITION if sound and not all(limit.holds for limit in limits) else None,
         (collapse(grid, setting), boundary(frozen_at), cut(grid, setting)),
-        tuple(heatmaps(grid, setting)),
+        heatmaps(grid, setting),
+        under=all_hold(checks),
+        condition=CONDITION,
     )
 
 
@@ -57,7 +57,7 @@ def _distance(frozen_at: dict[int, list[float]]) -> Measured:
         max(interval(values).low - largest(n), largest(n) - interval(values).high, 0.0) / largest(n)
         for n, values in frozen_at.items()
     ]
-    return Measured(DISTANCE, max(far), predicted=0.0, holds=max(far) <= EXACT)
+    return at_most(DISTANCE, max(far), EXACT, predicted=0.0)
 
 
 def _agreement(grid: Grid, dimensions: tuple[int, ...]) -> Measured:
@@ -66,16 +66,12 @@ def _agreement(grid: Grid, dimensions: tuple[int, ...]) -> Measured:
     for n, cells in grid.items():
         for (name, d), rows in cells.items():
             if d in dimensions:
-                multiplier = scale.value(rules()[name], d, n)
-                assert multiplier is not None
-                expected = theory.gaussian_attention(n, d, multiplier)
+                expected = theory.gaussian_attention(n, d, multiplier(rules()[name], d, n))
                 found = interval(spread(rows.stats.lse - rows.stats.entropy))
                 wanted = expected.lse - expected.entropy
                 inside.append(found.low - 1e-4 * wanted <= wanted <= found.high + 1e-4 * wanted)
-    count = len(inside)
-    return Measured(
-        AGREEMENT.format(count=count), sum(inside) / count, predicted=0.95, holds=sum(inside) / count >= SOUND
-    )
+    part = sum(inside) / len(inside)
+    return Measured(AGREEMENT.format(count=len(inside)), part, predicted=0.95, holds=part >= SOUND)
 
 
 def _real(setting: Setting, grid: Grid) -> Measured:
@@ -89,7 +85,7 @@ def _real(setting: Setting, grid: Grid) -> Measured:
                 theirs = interval(spread(getattr(grid[n]["none", d], statistic)))
                 error = sqrt(ours.spread**2 / ours.count + theirs.spread**2 / theirs.count)
                 apart.append(abs(ours.mean - theirs.mean) / error)
-    return Measured(REAL, max(apart), holds=all(gap <= 4 for gap in apart))
+    return at_most(REAL, max(apart), 4)
 
 
 def _scaled(grid: Grid, dimensions: tuple[int, ...]) -> tuple[Measured, ...]:
@@ -110,16 +106,10 @@ def _scaled(grid: Grid, dimensions: tuple[int, ...]) -> tuple[Measured, ...]:
 
 def _sentence(grid: Grid, setting: Setting, frozen_at: dict[int, list[float]]) -> Text:
     n, d = setting["shown"], setting["dimensions"][-2]
-    star = interval(frozen_at[n]).mean
-    values = {
-        "n": n,
-        "d": d,
-        "limit": f"{2 * log(n):.1f}",
-        "star": f"{star**2:.1f}",
-        "none": percent(float(grid[n]["none", d].gate.mean()), 0),
-        "scaled": percent(min(float(grid[n]["1/√d", d].gate.mean()) for d in setting["dimensions"][::2])),
-    }
-    return SENTENCE.format(**values)
+    limit, star = f"{2 * log(n):.1f}", f"{interval(frozen_at[n]).mean ** 2:.1f}"
+    none = percent(float(grid[n]["none", d].gate.mean()), 0)
+    scaled = percent(min(float(grid[n]["1/√d", d].gate.mean()) for d in setting["dimensions"][::2]))
+    return SENTENCE.format(n=n, d=d, limit=limit, star=star, none=none, scaled=scaled)
 
 
 DISTANCE = Text(

@@ -4,10 +4,11 @@ import torch
 from torch import Tensor
 
 from isotherm.lab import minilm
-from isotherm.lab.claim import Claim, Result, Setting, verdict
+from isotherm.lab.claim import Claim, Result, Setting, conclude
+from isotherm.lab.figures import LAYER, figure, heads_map
 from isotherm.lab.interval import effect_size, interval, line_over_seeds, over_seeds
 from isotherm.lab.mathml import bracket, equation, frac, row, sub, total
-from isotherm.lab.numerals import numeral
+from isotherm.lab.numerals import numeral, percent
 from isotherm.language import Text
 from isotherm.record import Figure, Heatmap, Measured, Step
 
@@ -31,12 +32,13 @@ def experiment(setting: Setting) -> Result:
         found["matched"].append(_Found([heads.logits() * factor for heads in control]))
         setting.progress((seed + 1) / setting["seeds"])
     differs = {job: _ratio(found, job, "untrained") > TIMES and _ratio(found, job, "matched") > TIMES for job in JOBS}
-    return Result(
-        verdict(sum(differs.values()) >= setting["enough"]),
+    whole = _Found([heads.logits() for heads in passages])
+    return conclude(
+        sum(differs.values()) >= setting["enough"],
         _sentence(found, differs),
         _measured(found, differs),
-        figures=(_figure(found),),
-        heatmaps=tuple(_heatmap(_Found([heads.logits() for heads in passages]), job) for job in ("previous", "cls")),
+        [_figure(found)],
+        [_heatmap(whole, job) for job in ("previous", "cls")],
     )
 
 
@@ -54,7 +56,7 @@ Models = dict[str, list[_Found]]
 
 
 def _ratio(found: Models, job: str, control: str) -> float:
-    """Least the trained model may vary (95 %) over most that the control may."""
+    """The trained model's variation (lower 95 % bound) divided by the control's (upper 95 % bound)."""
     least = interval([each.varies[job] for each in found["trained"]]).low
     most = interval([each.varies[job] for each in found[control]]).high
     return least / most if most else 0.0
@@ -77,60 +79,41 @@ def _measured(found: Models, differs: dict[str, bool]) -> tuple[Measured, ...]:
 
 def _figure(found: Models) -> Figure:
     layers = len(found["trained"][0].apart)
-    lines = tuple(
-        line_over_seeds(
-            NAMES[model],
-            range(layers),
-            [[each.apart[layer].item() for each in found[model]] for layer in range(layers)],
-        )
+    lines = (
+        line_over_seeds(NAMES[model], range(layers), torch.stack([each.apart for each in found[model]]).T.tolist())
         for model in MODELS
     )
     caption = Text(
         "How far apart two heads of a layer are. The untrained model attends to everything alike, so its heads agree; "
-        "but random "
-        "heads made just as sharp as the trained ones are farther apart still. Being different is not having a job.",
+        "but random heads made just as sharp as the trained ones are farther apart still. Being different is not "
+        "having a job.",
         "同一层中两个头相差多远。未训练的模型对一切一视同仁，各头自然一致；而同样尖锐的随机头彼此相差更远。「不同」并不"
         "等于「各司其职」。",
     )
     y = Text("Jensen–Shannon divergence (nats)", "Jensen–Shannon 散度（nat）")
-    return Figure("heads-apart", caption, Text("layer", "层"), y, lines)
+    return figure("heads-apart", caption, LAYER, y, lines)
 
 
 def _heatmap(found: _Found, job: str) -> Heatmap:
-    shares = found.jobs[job]
     caption = Text(
         "Share of attention that each trained head gives to {job}: a few heads specialise.",
         "每个训练后的头分给{job}的注意力：少数头专司此职。",
     ).format(job=NAMES[job])
-    return Heatmap(
-        f"heads-{job}",
-        caption,
-        Text("head", "头"),
-        Text("layer", "层"),
-        Text("share of attention (1)", "注意力份额（1）"),
-        tuple(float(head) for head in range(shares.shape[1])),
-        tuple(float(layer) for layer in range(shares.shape[0])),
-        tuple(tuple(line) for line in shares.tolist()),
-    )
+    return heads_map(f"heads-{job}", caption, Text("share of attention (1)", "注意力份额（1）"), found.jobs[job])
 
 
 def _sentence(found: Models, differs: dict[str, bool]) -> Text:
-    most = {job: max(each.jobs[job].max().item() for each in found["trained"]) for job in ("previous", "next")}
-    values = {
-        "count": sum(differs.values()),
-        "all": len(JOBS),
-        "previous": numeral(interval([each.varies["previous"] for each in found["trained"]]).mean, 2),
-        "random": numeral(interval([each.varies["previous"] for each in found["matched"]]).mean, 2),
-        "most": f"{100 * most['previous']:.0f} %",
-    }
+    most = max(each.jobs["previous"].max().item() for each in found["trained"])
+    trained, random = (
+        numeral(interval([each.varies["previous"] for each in found[model]]).mean, 2)
+        for model in ("trained", "matched")
+    )
     return Text(
         "Heads of the trained model differ in {count} of {all} jobs: the share given to the previous token varies by "
-        "{previous} "
-        "between heads (one gives it {most}), against {random} for random heads that are just as sharp.",
-        "训练后模型的头在 {all} 种职责中的 {count} 种上各不相同：分给前一个词元的份额在各头之间的标准差为 {previous}（"
-        "某个头达 {most}），"
-        "同样尖锐的随机头只有 {random}。",
-    ).format(**values)
+        "{previous} between heads (one gives it {most}), against {random} for random heads that are just as sharp.",
+        "训练后模型的头在 {all} 种职责中的 {count} 种上各不相同：分给前一个词元的份额在各头之间的标准差为 {previous}"
+        "（某个头达 {most}），同样尖锐的随机头只有 {random}。",
+    ).format(count=sum(differs.values()), all=len(JOBS), previous=trained, random=random, most=percent(most, 0))
 
 
 NAMES = {
@@ -183,13 +166,10 @@ CLAIM = Claim(
     sources=("002",),
     hypothesis=Text(
         "In all-MiniLM-L6-v2, for at least 4 of 6 jobs (distance, itself, previous, next, [CLS], [SEP]), the standard "
-        "deviation "
-        "between the heads of a layer is over 3 times that of the same model untrained and of random heads made "
-        "equally sharp "
-        "(lower 95 % bound over passages against upper 95 % bound over seeds).",
+        "deviation between the heads of a layer is over 3 times that of the same model untrained and of random heads "
+        "made equally sharp (lower 95 % bound over passages against upper 95 % bound over seeds).",
         "在 all-MiniLM-L6-v2 中，六种职责（注视距离、自身、前一个、后一个、[CLS]、[SEP]）里至少四种，同层各头之间的标准"
-        "差超过同一模型未训练时、"
-        "以及同样尖锐的随机头的 3 倍（按文段的 95 % 下界对按种子的 95 % 上界）。",
+        "差超过同一模型未训练时、以及同样尖锐的随机头的 3 倍（按文段的 95 % 下界对按种子的 95 % 上界）。",
     ),
     expected="confirmed",
     experiment=experiment,

@@ -7,10 +7,11 @@ import torch
 from torch import Tensor
 
 from isotherm import ops, scale
-from isotherm.lab.claim import Claim, Result, Setting, verdict
+from isotherm.lab.claim import Claim, Result, Setting, conclude
+from isotherm.lab.dots import normals
+from isotherm.lab.figures import LOGIT_STD, TRAINING_STEP, figure
 from isotherm.lab.interval import interval, line_over_seeds, over_seeds
-from isotherm.lab.mathml import equation, frac, row
-from isotherm.lab.mathml import sqrt as square_root
+from isotherm.lab.mathml import equation, frac, root, row
 from isotherm.lab.numerals import numeral
 from isotherm.language import Text
 from isotherm.record import Figure, Measured, Step
@@ -48,10 +49,15 @@ class Run:
     first: Tensor
 
 
+Key = tuple[str, str, bool]
+"""Form, optimiser, and whether the learning rate is corrected."""
+Runs = dict[Key, Run]
+
+
 def experiment(setting: Setting) -> Result:
-    """Each form under each optimiser at one learning rate, and once more with the rate its initialisation calls for."""
+    """Train each form with each optimiser, at one learning rate and at the rate corrected for its initialisation."""
     d = setting["dimension"]
-    runs: dict[tuple[str, str, bool], Run] = {}
+    runs: Runs = {}
     plan = [
         (form, optimiser, corrected) for optimiser in ("sgd", "adam") for form in FORMS for corrected in (False, True)
     ]
@@ -65,13 +71,13 @@ def experiment(setting: Setting) -> Result:
     equal = max(start.values()) < SAME_START
     drifts = {key: interval(later[key]).high < SAME_LATER for key in others if not key[2]}
     coincide = all(interval(later[key]).high < 1e-3 for key in others if key[2])
-    conditional = equal and coincide
-    return Result(
-        verdict(equal and all(drifts.values()), under_condition=conditional),
+    return conclude(
+        equal and all(drifts.values()),
         _sentence(setting, runs, start),
         _measured(setting, runs, start, later, equal, drifts),
-        CONDITION.format(d=d, root=numeral(sqrt(d))) if conditional and not all(drifts.values()) else None,
-        tuple(_figure(setting, runs, optimiser) for optimiser in ("sgd", "adam")),
+        [_figure(setting, runs, optimiser) for optimiser in ("sgd", "adam")],
+        under=equal and coincide,
+        condition=CONDITION.format(d=d, root=numeral(sqrt(d))),
     )
 
 
@@ -86,11 +92,11 @@ def factor(form: Form, optimiser: str, side: str, d: int) -> float:
 
 
 def _train(setting: Setting, form: Form, optimiser: str, corrected: bool) -> Run:
-    d, width, seeds = setting["dimension"], setting["width"], setting["seeds"]
-    generators = [setting.generator(1, seed) for seed in range(seeds)]
+    d, width = setting["dimension"], setting["width"]
+    generators = setting.generators(1)
     sides = ("query", "key")
     units = {side: d ** getattr(form, side) for side in sides}
-    weights = {side: (_normal(generators, width, d) / sqrt(width) * units[side]).requires_grad_() for side in sides}
+    weights = {side: (normals(generators, width, d) / sqrt(width) * units[side]).requires_grad_() for side in sides}
     rates = {side: setting[optimiser] / (factor(form, optimiser, side, d) if corrected else 1.0) for side in sides}
     step = _sgd if optimiser == "sgd" else _adam
     memory: dict[str, Tensor] = {}
@@ -114,7 +120,7 @@ def _sgd(memory: dict[str, Tensor], side: str, gradient: Tensor, number: int) ->
 
 
 def _adam(memory: dict[str, Tensor], side: str, gradient: Tensor, number: int) -> Tensor:
-    """Adam without ε, which would make it see the size of a gradient after all."""
+    """One step of Adam without ε, so that the step does not depend on the size of the gradient."""
     zero = torch.zeros_like(gradient)
     first = memory[f"{side} 1"] = BETAS[0] * memory.get(f"{side} 1", zero) + (1 - BETAS[0]) * gradient
     second = memory[f"{side} 2"] = BETAS[1] * memory.get(f"{side} 2", zero) + (1 - BETAS[1]) * gradient.square()
@@ -122,18 +128,14 @@ def _adam(memory: dict[str, Tensor], side: str, gradient: Tensor, number: int) -
     return unbiased[0] / unbiased[1].sqrt().clamp(min=1e-200)
 
 
-def _normal(generators: list[torch.Generator], *shape: int) -> Tensor:
-    return torch.stack([torch.randn(*shape, generator=g, dtype=torch.float64) for g in generators])
-
-
 def _loss(
     setting: Setting, generators: list[torch.Generator], weights: dict[str, Tensor], rule: scale.Rule
 ) -> tuple[Tensor, Tensor]:
     """Find the key that a noisy query was made from, and give it back: losses [seeds] and logits [seeds, batch, n]."""
     batch, n, width, d = (setting[name] for name in ("batch", "keys", "width", "dimension"))
-    keys = _normal(generators, batch, n, width)
+    keys = normals(generators, batch, n, width)
     asked = keys[:, :, 0]
-    query = asked + setting["noise"] * _normal(generators, batch, width)
+    query = asked + setting["noise"] * normals(generators, batch, width)
     q = (query @ weights["query"]).reshape(-1, 1, 1, d)
     k = (keys.flatten(1, 2) @ weights["key"]).reshape(-1, 1, n, d)
     output = ops.attention(q, k, keys.reshape(-1, 1, n, width), scale=rule, impl="reference").output
@@ -152,16 +154,13 @@ def _apart(run: Run, reference: Run) -> list[float]:
     return [max(step) for step in zip(*([abs(a / b - 1) for a, b in pair] for pair in pairs), strict=True)]
 
 
-Runs = dict[tuple[str, str, bool], Run]
-
-
 def _measured(
     setting: Setting,
     runs: Runs,
-    start: dict[tuple[str, str, bool], float],
-    later: dict[tuple[str, str, bool], list[float]],
+    start: dict[Key, float],
+    later: dict[Key, list[float]],
     equal: bool,
-    drifts: dict[tuple[str, str, bool], bool],
+    drifts: dict[Key, bool],
 ) -> tuple[Measured, ...]:
     d = setting["dimension"]
     numbers = [Measured(START, max(start.values()), predicted=0.0, document=0.0, holds=equal)]
@@ -171,20 +170,17 @@ def _measured(
         expected = 0.0 if corrected else None
         numbers.append(over_seeds(name, values, predicted=expected, holds=drifts.get(key)))
         if not corrected:
-            reference = runs["scale", optimiser, False]
-            ratio = (runs[key].first / reference.first).tolist()
+            ratio = (runs[key].first / runs["scale", optimiser, False].first).tolist()
             wanted = factor(FORMS[form], optimiser, "query", d)
-            numbers.append(
-                over_seeds(STEP.format(form=NAMES[form], optimiser=NAMES[optimiser]), ratio, predicted=wanted)
-            )
+            name = STEP.format(form=NAMES[form], optimiser=NAMES[optimiser])
+            numbers.append(over_seeds(name, ratio, predicted=wanted))
     for optimiser in ("sgd", "adam"):
         for form in FORMS:
             run = runs[form, optimiser, False]
             names = {"form": NAMES[form], "optimiser": NAMES[optimiser], "steps": setting["steps"]}
             numbers.append(over_seeds(END.format(**names), run.spread[-1]))
-            numbers.append(
-                over_seeds(LOSS.format(**names), [sum(tail) / 10 for tail in zip(*run.loss[-10:], strict=True)])
-            )
+            losses = [sum(tail) / 10 for tail in zip(*run.loss[-10:], strict=True)]
+            numbers.append(over_seeds(LOSS.format(**names), losses))
     return tuple(numbers)
 
 
@@ -196,31 +192,24 @@ def _figure(setting: Setting, runs: Runs, optimiser: str) -> Figure:
     lines.append(line_over_seeds(again, x, [runs["query", optimiser, True].spread[i] for i in x]))
     caption = Text(
         "Logit spread under {optimiser}. All start together; with the same learning rate the smaller initialisation "
-        "moves away, "
-        "with the corrected one it lies on the scaled model's curve.",
+        "moves away, with the corrected one it lies on the scaled model's curve.",
         "{optimiser} 下 logit 的标准差。起点相同；学习率相同时，缩小初始化的模型渐行渐远；修正学习率后，则与带缩放的模"
         "型重合。",
     ).format(optimiser=NAMES[optimiser])
-    y = Text("logit standard deviation (nats)", "logit 标准差（nat）")
-    return Figure(f"init-{optimiser}", caption, Text("training step", "训练步"), y, tuple(lines))
+    y = LOGIT_STD
+    return figure(f"init-{optimiser}", caption, TRAINING_STEP, y, lines)
 
 
-def _sentence(setting: Setting, runs: Runs, start: dict[tuple[str, str, bool], float]) -> Text:
-    end = {form: interval(runs[form, "adam", False].spread[-1]).mean for form in ("scale", "query")}
+def _sentence(setting: Setting, runs: Runs, start: dict[Key, float]) -> Text:
+    spread, query = (numeral(interval(runs[form, "adam", False].spread[-1]).mean) for form in ("scale", "query"))
+    apart, factor_of = numeral(max(start.values()), 1), numeral(sqrt(setting["dimension"]))
     return Text(
         "At the start a W_q smaller by √d gives the same logits (to {start}); after {steps} steps of Adam at the same "
-        "learning rate "
-        "they spread {query} instead of {scale}, because each step then counts √d = {root} times as much.",
-        "一开始，把 W_q 缩小 √d 倍得到同样的 logit（误差 {start}）；但用同样的学习率训练 {steps} 步 Adam 之后，标准差为"
-        " {query} 而不是 {scale}，"
-        "因为此时每一步的分量是原来的 √d = {root} 倍。",
-    ).format(
-        start=numeral(max(start.values()), 1),
-        steps=setting["steps"],
-        query=numeral(end["query"]),
-        scale=numeral(end["scale"]),
-        root=numeral(sqrt(setting["dimension"])),
-    )
+        "learning rate they spread {query} instead of {scale}, because each step then counts √d = {root} times as "
+        "much.",
+        "一开始，把 W_q 缩小 √d 倍得到同样的 logit（误差 {start}）；但用同样的学习率训练 {steps} 步 Adam 之后，标准差"
+        "为 {query} 而不是 {scale}，因为此时每一步的分量是原来的 √d = {root} 倍。",
+    ).format(start=apart, steps=setting["steps"], query=query, scale=spread, root=factor_of)
 
 
 NAMES = {
@@ -249,36 +238,35 @@ END = Text(
 LOSS = Text("loss after {steps} steps, {optimiser}: {form}", "{steps} 步后的损失，{optimiser}：{form}")
 CONDITION = Text(
     "At initialisation; and afterwards only if the learning rate of the smaller weights is divided by what their "
-    "smallness is "
-    "worth: d = {d} for W_q under gradient descent, √d = {root} under Adam (√d and d^¼ each when both are made "
-    "smaller).",
+    "smallness is worth: d = {d} for W_q under gradient descent, √d = {root} under Adam (√d and d^¼ each when both are "
+    "made smaller).",
     "在初始化时成立；此后只有把缩小了的权重的学习率相应除小才成立：对 W_q，梯度下降除以 d = {d}，Adam 除以 √d = "
     "{root}（若两者都缩小，则各为 √d 与 d^¼）。",
 )
 STEPS = (
     Step(
         Text("Put the scale into the weight.", "把缩放并入权重。"),
-        equation(row("W_q^′"), frac("W_q", square_root("d"))),
+        equation(row("W_q^′"), frac("W_q", root("d"))),
     ),
     Step(
         Text(
             "The logits are the same, so is the loss, but the gradient is √d times as large.",
             "logit 相同，损失相同，但梯度是 √d 倍。",
         ),
-        equation(frac("∂ L", "∂ W_q^′"), row(square_root("d"), frac("∂ L", "∂ W_q"))),
+        equation(frac("∂ L", "∂ W_q^′"), row(root("d"), frac("∂ L", "∂ W_q"))),
     ),
     Step(
         Text(
             "One step of gradient descent, back in units of W_q, is d times as large.",
             "换回 W_q 的单位，梯度下降的一步是 d 倍。",
         ),
-        equation(row(square_root("d"), "Δ W_q^′"), row("d · Δ W_q")),
+        equation(row(root("d"), "Δ W_q^′"), row("d · Δ W_q")),
     ),
     Step(
         Text(
             "Adam divides by the gradient's own size, so one √d remains.", "Adam 除以梯度自身的大小，因此只剩一个 √d。"
         ),
-        equation(row(square_root("d"), "Δ W_q^′"), row(square_root("d"), "Δ W_q")),
+        equation(row(root("d"), "Δ W_q^′"), row(root("d"), "Δ W_q")),
     ),
 )
 CLAIM = Claim(
@@ -287,16 +275,14 @@ CLAIM = Claim(
     question=Text("T5 has no 1/√d at all. How does it get away with that?", "T5 根本没有 1/√d，它为什么没事？"),
     statement=Text(
         "Instead of dividing by √d_k one may initialise W_q (or W_q and W_k) correspondingly smaller, as T5 does: at "
-        "the start the "
-        "two are the same (Su 8620, which document 004 refers to).",
+        "the start the two are the same (Su 8620, which document 004 refers to).",
         "不除以 √d_k，也可以把 W_q（或 W_q、W_k）相应地初始化得更小，T5 就是这样做的：在初始阶段两者等价（文档 004 所引"
         "的苏剑林 8620）。",
     ),
     sources=("004",),
     hypothesis=Text(
         "The logits agree to 10⁻⁹ at the start, and at the same learning rate their spread stays within 10 % of the "
-        "scaled model's "
-        "for the whole training, under gradient descent and under Adam (95 % interval over seeds).",
+        "scaled model's for the whole training, under gradient descent and under Adam (95 % interval over seeds).",
         "开始时 logit 相差不到 10⁻⁹；且在同样的学习率下，无论梯度下降还是 Adam，整个训练过程中其标准差与带缩放的模型相"
         "差不超过 10 %（按种子的 95 % 区间）。",
     ),

@@ -4,13 +4,14 @@ import torch
 from torch import Tensor
 
 from isotherm import softmax as forms
-from isotherm.lab.claim import Claim, Result, Setting, verdict
+from isotherm.lab.claim import Claim, Result, Setting, all_hold, at_most, conclude
 from isotherm.lab.dots import normal
-from isotherm.lab.interval import geometric, over_seeds
+from isotherm.lab.figures import figure, level
+from isotherm.lab.interval import geometric, line_over_seeds, over_seeds
 from isotherm.lab.mathml import bracket, equation, frac, row, sup, total
 from isotherm.lab.numerals import numeral
 from isotherm.language import Text
-from isotherm.record import Erratum, Figure, Line, Measured, Step
+from isotherm.record import Erratum, Figure, Measured, Step
 
 TOLERANCE = 4e-15
 """Entries are at most ¼ and a sum of 31 of them is rounded 31 times: a dozen units in the last place."""
@@ -26,14 +27,14 @@ def complex_step(x: Tensor) -> Tensor:
 
 
 def central(x: Tensor, h: float) -> Tensor:
-    """The same by central differences of `softmax` itself."""
+    """The same derivative by central differences of `softmax`."""
     moved = h * torch.eye(x.shape[-1], dtype=torch.float64)
     up, down = (forms.softmax(x.unsqueeze(-2) + sign * moved) for sign in (1, -1))
     return ((up - down) / (2 * h)).mT
 
 
 def experiment(setting: Setting) -> Result:
-    """Largest disagreement over sizes, spreads and draws; and what follows from the formula: rows, symmetry, norm."""
+    """Compare the formula with other derivatives over sizes, spreads and draws, and check its row sums, symmetry and norm."""
     errors: dict[str, list[float]] = {"complex": [], "entry": [], "rows": [], "symmetry": [], "norm": [], "largest": []}
     for n in setting["sizes"]:
         for i, spread in enumerate(setting["spreads"]):
@@ -54,26 +55,20 @@ def experiment(setting: Setting) -> Result:
     x = normal((setting["draws"], setting["sizes"][-1]), setting.generator(0))
     steps = tuple(10.0**-k for k in range(1, 13))
     differences = [_largest(forms.jacobian(forms.softmax(x)) - central(x, h)) for h in steps]
+    worst = {name: max(found) for name, found in errors.items()}
     numbers = (
         *(
-            Measured(NAMES[name], max(errors[name]), predicted=0.0, holds=max(errors[name]) <= TOLERANCE)
+            at_most(NAMES[name], worst[name], TOLERANCE, predicted=0.0)
             for name in ("complex", "entry", "rows", "symmetry")
         ),
-        Measured(NAMES["norm"], max(errors["norm"]), predicted=0.5, holds=max(errors["norm"]) <= 0.5 + TOLERANCE),
+        at_most(NAMES["norm"], worst["norm"], 0.5 + TOLERANCE, predicted=0.5),
         Measured(NAMES["even"], at_even, predicted=0.5, holds=abs(at_even - 0.5) <= TOLERANCE),
-        Measured(
-            NAMES["largest"], max(errors["largest"]), predicted=0.25, holds=max(errors["largest"]) <= 0.25 + TOLERANCE
-        ),
+        at_most(NAMES["largest"], worst["largest"], 0.25 + TOLERANCE, predicted=0.25),
         over_seeds(NAMES["central"], differences[4], geometric),
     )
-    return Result(
-        verdict(all(number.holds is not False for number in numbers)),
-        SENTENCE.format(
-            count=len(errors["complex"]), error=numeral(max(errors["complex"]), 1), norm=numeral(max(errors["norm"]), 4)
-        ),
-        numbers,
-        figures=(_figure(steps, differences, max(errors["complex"])),),
-    )
+    rows, error, norm = len(errors["complex"]), numeral(worst["complex"], 1), numeral(worst["norm"], 4)
+    sentence = SENTENCE.format(count=rows, error=error, norm=norm)
+    return conclude(all_hold(numbers), sentence, numbers, [_figure(steps, differences, worst["complex"])])
 
 
 def _largest(matrices: Tensor) -> list[float]:
@@ -81,20 +76,10 @@ def _largest(matrices: Tensor) -> list[float]:
 
 
 def _figure(steps: tuple[float, ...], differences: list[list[float]], exact: float) -> Figure:
-    found = [over_seeds(NAMES["central"], values, geometric) for values in differences]
+    exactly = Text("complex step, largest of all draws", "复数步长，全部抽样中的最大者")
     lines = (
-        Line(
-            Text("central differences with step h", "步长为 h 的中心差分"),
-            steps,
-            tuple(m.value for m in found),
-            tuple(m.low for m in found),
-            tuple(m.high for m in found),
-        ),
-        Line(
-            Text("complex step, largest of all draws", "复数步长，全部抽样中的最大者"),
-            (steps[-1], steps[0]),
-            (exact, exact),
-        ),
+        line_over_seeds(Text("central differences with step h", "步长为 h 的中心差分"), steps, differences, geometric),
+        level(exactly, steps[::-1], exact, "measured"),
     )
     caption = Text(
         "Distance between diag(y) − yyᵀ and a derivative that does not know it. Ordinary differences improve like h² "
@@ -102,11 +87,8 @@ def _figure(steps: tuple[float, ...], differences: list[list[float]], exact: flo
         "diag(y) − yyᵀ 与「不知道这个公式」的导数之间的距离。普通差分按 h² 改善，到 10⁻¹² 附近被舍入误差挡住；复数步长"
         "不作相减，一直吻合到末位。",
     )
-    x, y = (
-        Text("step h (nats)", "步长 h（nat）"),
-        Text("largest difference of an entry (probability per nat)", "元素的最大差（概率/nat）"),
-    )
-    return Figure("jacobian-differences", caption, x, y, lines, x_log=True, y_log=True)
+    y = Text("largest difference of an entry (probability per nat)", "元素的最大差（概率/nat）")
+    return figure("jacobian-differences", caption, Text("step h (nats)", "步长 h（nat）"), y, lines, log="xy")
 
 
 NAMES = {

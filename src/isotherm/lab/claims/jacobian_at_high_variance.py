@@ -6,22 +6,21 @@ from torch import Tensor
 
 from isotherm import softmax as forms
 from isotherm import theory
-from isotherm.lab.claim import Claim, Result, Setting, verdict
+from isotherm.lab.claim import Claim, Result, Setting, all_hold, conclude, none_of
 from isotherm.lab.dots import normal
-from isotherm.lab.interval import over_seeds
-from isotherm.lab.mathml import equation, row
-from isotherm.lab.mathml import sqrt as root
+from isotherm.lab.figures import LARGEST_ENTRY, MEASURED, QUANTILES, SHARE_OF_DRAWS, curve, figure, level
+from isotherm.lab.interval import groups, over_seeds, quantile, quantile_line, quantile_of, share, share_line, share_of
+from isotherm.lab.mathml import equation, root, row
 from isotherm.lab.numerals import numeral, percent
-from isotherm.lab.quantile import groups, quantile, quantile_line, quantile_of, share, share_line, share_of
 from isotherm.language import Text
-from isotherm.record import Erratum, Figure, Line, Measured, Step
+from isotherm.record import Erratum, Figure, Measured, Step
 from isotherm.stats import RowStats
 
 VANISHED = 0.01
 
 
 def experiment(setting: Setting) -> Result:
-    """Many draws of the document's ten scores, multiplied by growing factors, and its code's two softmaxes compared."""
+    """Multiply many draws of the document's ten scores by growing factors, and compare the two softmaxes of its code."""
     d = setting["d"]
     score = normal((setting["draws"], d), setting.generator(0))
     factors = setting["factors"]
@@ -33,7 +32,6 @@ def experiment(setting: Setting) -> Result:
     gone = {factor: entries[factor] < VANISHED for factor in factors}
     enough = [factor for factor in factors if share(gone[factor])[1] >= 0.95][:1]
     needed = str(enough[0]) if enough else f"> {factors[-1]}"
-    mean_gate = groups(rows[d].jacobian_trace)
     numbers = (
         quantile_of(MEDIAN.format(t="1"), entries[1], 0.5),
         quantile_of(MEDIAN.format(t=f"√{d}"), entries[sqrt(d)], 0.5),
@@ -43,28 +41,23 @@ def experiment(setting: Setting) -> Result:
         share_of(GONE.format(t=d), gone[d], document=1.0, holds=share(gone[d])[1] >= 0.95),
         share_of(GONE.format(t=factors[-1]), gone[factors[-1]], holds=share(gone[factors[-1]])[1] >= 0.95),
         *(Measured(ENOUGH, float(factor)) for factor in enough),
-        over_seeds(
-            GATE.format(t=1), groups(rows[1].jacobian_trace), predicted=theory.gaussian_row(d, 1.0).jacobian_trace
-        ),
-        over_seeds(GATE.format(t=d), mean_gate, predicted=theory.gaussian_row(d, float(d)).jacobian_trace),
+        *(_gate(d, t, rows[t].jacobian_trace) for t in (1, d)),
         *hidden,
     )
-    limit = (
-        numbers[2].holds is True and numbers[4].holds is True and all(number.holds is not False for number in hidden)
-    )
-    return Result(
-        verdict(limit and numbers[3].holds is True, under_condition=limit),
-        SENTENCE.format(
-            share=percent(share(gone[d])[0], 0), median=numeral(quantile(entries[d], 0.5)[0], 2), enough=needed
-        ),
+    limit = all_hold((numbers[2], numbers[4], *hidden))
+    vanished, median = percent(share(gone[d])[0], 0), numeral(quantile(entries[d], 0.5)[0], 2)
+    return conclude(
+        limit and numbers[3].holds is True,
+        SENTENCE.format(share=vanished, median=median, enough=needed),
         numbers,
-        CONDITION.format(enough=needed) if limit and not numbers[3].holds else None,
-        (
-            _figure(factors, entries),
-            _share_figure(factors, gone),
-            _hidden_figure(as_written, as_meant, forms.softmax(score)),
-        ),
+        (_figure(factors, entries), _share_figure(factors, gone), _hidden_figure(as_written, as_meant, score)),
+        under=limit,
+        condition=CONDITION.format(enough=needed),
     )
+
+
+def _gate(d: int, t: int, gates: Tensor) -> Measured:
+    return over_seeds(GATE.format(t=t), groups(gates), predicted=theory.gaussian_row(d, float(t)).jacobian_trace)
 
 
 def _hidden(score: Tensor, as_written: Tensor, as_meant: Tensor) -> tuple[Measured, ...]:
@@ -75,7 +68,7 @@ def _hidden(score: Tensor, as_written: Tensor, as_meant: Tensor) -> tuple[Measur
     first = forms.jacobian(plain).abs().amax((-2, -1))
     fall = float(of_right.median() / first.median())
     return (
-        Measured(SAME, same, predicted=0.0, holds=same == 0),
+        none_of(SAME, same),
         over_seeds(TOP_WRITTEN, groups(as_written.amax(-1))),
         over_seeds(
             TOP_MEANT, groups(as_meant.amax(-1)), holds=bool(as_meant.amax(-1).mean() > as_written.amax(-1).mean())
@@ -86,27 +79,14 @@ def _hidden(score: Tensor, as_written: Tensor, as_meant: Tensor) -> tuple[Measur
 
 
 def _figure(factors: tuple[float, ...], entries: dict[float, Tensor]) -> Figure:
-    x, rows = tuple(map(float, factors)), [entries[factor] for factor in factors]
-    names = (
-        (0.1, Text("10th percentile", "10 % 分位")),
-        (0.5, Text("median", "中位数")),
-        (0.9, Text("90th percentile", "90 % 分位")),
-    )
     caption = Text(
         "The largest Jacobian entry of ten scores as they are multiplied. At 10, the document's factor, the median "
         "has begun to fall and the 90th percentile has not moved.",
         "十个得分同乘一个倍数时，雅可比矩阵的最大元素。在文档的倍数 10 处，中位数刚开始下降，90 % 分位还没有动。",
     )
-    lines = tuple(quantile_line(name, x, rows, q) for q, name in names)
-    return Figure(
-        "high-variance-entry",
-        caption,
-        FACTOR,
-        Text("largest |J_ij| (probability per nat)", "最大 |J_ij|（概率/nat）"),
-        lines,
-        x_log=True,
-        y_log=True,
-    )
+    rows = [entries[factor] for factor in factors]
+    lines = (quantile_line(name, factors, rows, q) for q, name in QUANTILES.items())
+    return figure("high-variance-entry", caption, FACTOR, LARGEST_ENTRY, lines, log="xy")
 
 
 def _share_figure(factors: tuple[float, ...], gone: dict[float, Tensor]) -> Figure:
@@ -115,44 +95,29 @@ def _share_figure(factors: tuple[float, ...], gone: dict[float, Tensor]) -> Figu
         "about the far right of this curve.",
         "雅可比矩阵所有元素都小于 0.01 的抽样比例。「各分量趋于 0」说的是这条曲线的最右端。",
     )
-    x = tuple(map(float, factors))
-    line = share_line(Text("measured", "实测"), x, [gone[factor] for factor in factors])
-    target = Line(Text("95 %", "95 %"), (x[0], x[-1]), (0.95, 0.95), source="predicted")
-    return Figure(
-        "high-variance-share",
-        caption,
-        FACTOR,
-        Text("share of draws (of 1)", "抽样比例（满为 1）"),
-        (line, target),
-        x_log=True,
-    )
-
-
-def _hidden_figure(as_written: Tensor, as_meant: Tensor, first: Tensor) -> Figure:
-    """Mean probability by rank, for the three softmaxes of the document's code."""
-
-    def ranked(y: Tensor) -> tuple[float, ...]:
-        return tuple(y.sort(-1, descending=True).values.mean(0).tolist())
-
-    x = tuple(float(i + 1) for i in range(first.shape[-1]))
     lines = (
-        Line(Text("probs1, softmax(score1)", "第一个：probs1 = softmax(score1)"), x, ranked(first)),
-        Line(Text("probs2 as written, softmax(score1)", "照原文的 probs2，softmax(score1)"), x, ranked(as_written)),
-        Line(Text("probs2 as meant, softmax(score2)", "本意的 probs2，softmax(score2)"), x, ranked(as_meant)),
+        share_line(MEASURED, factors, [gone[factor] for factor in factors]),
+        level(Text("95 %", "95 %"), factors, 0.95),
     )
+    return figure("high-variance-share", caption, FACTOR, SHARE_OF_DRAWS, lines, log="x")
+
+
+def _hidden_figure(as_written: Tensor, as_meant: Tensor, score: Tensor) -> Figure:
+    """Mean probability by rank, for the three softmaxes of the document's code."""
+    softmaxes = {
+        Text("probs1, softmax(score1)", "第一个：probs1 = softmax(score1)"): forms.softmax(score),
+        Text("probs2 as written, softmax(score1)", "照原文的 probs2，softmax(score1)"): as_written,
+        Text("probs2 as meant, softmax(score2)", "本意的 probs2，softmax(score2)"): as_meant,
+    }
+    ranks = range(1, score.shape[-1] + 1)
+    lines = [curve(name, ranks, y.sort(-1, descending=True).values.mean(0).tolist()) for name, y in softmaxes.items()]
     caption = Text(
         "Mean probability of the largest, second largest … of ten scores. As written, the «high variance» softmax is "
         "the first one again: a reader who prints it sees no sharpening at all.",
         "十个得分中最大、次大……者的平均概率。照原文，「高方差」的 softmax 就是第一个：读者打印出来，完全看不到变尖锐。",
     )
-    return Figure(
-        "high-variance-wrong-variable",
-        caption,
-        Text("rank of the score", "得分的名次"),
-        Text("mean probability", "平均概率"),
-        lines,
-        bars=True,
-    )
+    x, y = Text("rank of the score", "得分的名次"), Text("mean probability", "平均概率")
+    return Figure("high-variance-wrong-variable", caption, x, y, tuple(lines), bars=True)
 
 
 FACTOR = Text("factor (standard deviation of the scores, nats)", "倍数（得分的标准差，nat）")
@@ -210,9 +175,8 @@ STEPS = (
     ),
     Step(
         Text(
-            "The code then takes probs2 = softmax(score1). The Jacobians it prints are not affected, they are "
-            "computed from score1 and score2 directly; the probabilities are, and so is whatever one derives from "
-            "them.",
+            "The code then takes probs2 = softmax(score1). The Jacobians it prints are not affected, they are computed "
+            "from score1 and score2 directly; the probabilities are, and so is whatever one derives from them.",
             "随后代码写了 probs2 = softmax(score1)。它打印的雅可比矩阵不受影响，因为直接由 score1、score2 算出；受影响"
             "的是概率，以及由概率推出的一切。",
         ),

@@ -1,23 +1,25 @@
 """«The gradient vanishes»: which one? The mean hardly does, the median does, and the lower tenth is gone first."""
 
+from functools import partial
 from math import log, sqrt
 
+import torch
 from torch import Tensor
 
 from isotherm import scale, theory
-from isotherm.lab.claim import Claim, Result, Setting, verdict
+from isotherm.lab.claim import Claim, Result, Setting, conclude
 from isotherm.lab.dots import logits, normal
-from isotherm.lab.interval import Interval, geometric, interval, line_over_seeds, over_seeds, power
-from isotherm.lab.mathml import equation, frac, row, sup
-from isotherm.lab.mathml import sqrt as root
+from isotherm.lab.figures import MEAN, QUANTILES, D, figure, predicted
+from isotherm.lab.interval import Interval, geometric, interval, line_over_seeds, over_seeds, power, powers
+from isotherm.lab.mathml import equation, frac, root, row, sup
 from isotherm.lab.numerals import numeral
 from isotherm.language import Text
-from isotherm.record import Erratum, Figure, Line, Measured, Step
+from isotherm.record import Erratum, Figure, Measured, Step
 from isotherm.stats import RowStats
 
 VANISHES = 1000
 """A number that falls by this factor from the smallest to the largest d is said to vanish."""
-QUANTILES = {"p10": 0.1, "p50": 0.5, "p90": 0.9}
+QUANTILE_OF = {"p10": 0.1, "p50": 0.5, "p90": 0.9}
 RULES: dict[str, scale.Rule] = {"none": scale.NoScale(), "1/√d": scale.InverseSqrt()}
 Values = dict[str, dict[int, list[float]]]
 
@@ -31,68 +33,54 @@ def experiment(setting: Setting) -> Result:
     falls = {name: _fall(table, first, last) for name, table in unscaled.items()}
     gone = {name: fall.low >= VANISHES for name, fall in falls.items()}
     open_ = min(interval(scaled["p10"][d]).low for d in dimensions)
+    exponents = powers(large, [unscaled["mean"][d] for d in large])
+    expected = power(large, [_predicted(setting, "mean", d) for d in large])
     numbers = (
-        *(
-            Measured(
-                FALL[name].format(a=first, b=last),
-                fall.mean,
-                fall.low,
-                fall.high,
-                _predicted_fall(setting, name),
-                None,
-                gone[name],
-            )
-            for name, fall in falls.items()
-        ),
-        over_seeds(
-            SLOPE,
-            _powers(unscaled["mean"], large),
-            predicted=power(large, [_predicted(setting, "mean", d) for d in large]),
-        ),
-        *(
-            over_seeds(
-                AT[name].format(d=last),
-                table[last],
-                interval if name == "mean" else geometric,
-                predicted=_predicted(setting, name, last),
-            )
-            for name, table in unscaled.items()
-        ),
+        *(_fallen(setting, name, fall, gone[name]) for name, fall in falls.items()),
+        over_seeds(SLOPE, exponents, predicted=expected),
+        *(_at(setting, name, table[last]) for name, table in unscaled.items()),
         Measured(OPEN, open_, holds=open_ > 0.5),
     )
     typical = gone["p10"] and gone["p50"] and open_ > 0.5
-    return Result(
-        verdict(typical and gone["mean"], under_condition=typical),
-        SENTENCE.format(
-            a=first,
-            b=last,
-            n=setting["keys"],
-            mean=numeral(falls["mean"].mean, 2),
-            median=numeral(falls["p50"].mean, 1),
-            p10=numeral(falls["p10"].mean, 1),
-        ),
+    mean, median, p10 = (numeral(falls[name].mean, digits) for name, digits in (("mean", 2), ("p50", 1), ("p10", 1)))
+    return conclude(
+        typical and gone["mean"],
+        SENTENCE.format(a=first, b=last, n=setting["keys"], mean=mean, median=median, p10=p10),
         numbers,
-        CONDITION if typical and not gone["mean"] else None,
-        (_figure(setting, unscaled, scaled),),
+        [_figure(setting, unscaled, scaled)],
+        under=typical,
+        condition=CONDITION,
     )
+
+
+def _fallen(setting: Setting, name: str, fall: Interval, gone: bool) -> Measured:
+    first, last = setting["dimensions"][0], setting["dimensions"][-1]
+    expected = _predicted(setting, name, first) / _predicted(setting, name, last) if name == "mean" else None
+    return Measured(
+        FALL.format(what=FALLING[name], a=first, b=last), fall.mean, fall.low, fall.high, expected, None, gone
+    )
+
+
+def _at(setting: Setting, name: str, values: list[float]) -> Measured:
+    last = setting["dimensions"][-1]
+    return over_seeds(AT[name].format(d=last), values, KINDS[name], predicted=_predicted(setting, name, last))
 
 
 def _measure(setting: Setting) -> dict[str, Values]:
     """Both rules on the same q and k."""
-    found: dict[str, Values] = {rule: {name: {} for name in ("mean", *QUANTILES)} for rule in RULES}
+    found: dict[str, Values] = {rule: {name: {} for name in NAMES} for rule in RULES}
     for d in setting["dimensions"]:
-        gates = [_gates(setting, d, seed) for seed in range(setting["seeds"])]
+        gates = [_gates(setting, d, generator) for generator in setting.generators(d)]
         for rule, table in found.items():
             table["mean"][d] = [float(gate[rule].mean()) for gate in gates]
-            for name, q in QUANTILES.items():
+            for name, q in QUANTILE_OF.items():
                 table[name][d] = [float(gate[rule].quantile(q)) for gate in gates]
         setting.progress(d / setting["dimensions"][-1])
     return found
 
 
-def _gates(setting: Setting, d: int, seed: int) -> dict[str, Tensor]:
+def _gates(setting: Setting, d: int, generator: torch.Generator) -> dict[str, Tensor]:
     """The gate of every row of one draw, under each rule."""
-    generator = setting.generator(d, seed)
     q, k = (normal((rows, d), generator) for rows in (setting["queries"], setting["keys"]))
     return {name: RowStats.from_logits(logits(q, k, rule)).jacobian_trace for name, rule in RULES.items()}
 
@@ -102,44 +90,22 @@ def _fall(table: dict[int, list[float]], first: int, last: int) -> Interval:
     return geometric([before / after for before, after in zip(table[first], table[last], strict=True)])
 
 
-def _powers(table: dict[int, list[float]], dimensions: tuple[int, ...]) -> list[float]:
-    seeds = len(table[dimensions[0]])
-    return [power(dimensions, [table[d][seed] for d in dimensions]) for seed in range(seeds)]
-
-
 def _predicted(setting: Setting, name: str, d: int) -> float:
     n = setting["keys"]
     if name == "mean":
         return theory.gaussian_attention(n, d, 1.0).jacobian_trace
-    return theory.jacobian_trace_floor(n, sqrt(d), QUANTILES[name])
-
-
-def _predicted_fall(setting: Setting, name: str) -> float | None:
-    dimensions = setting["dimensions"]
-    if name != "mean":
-        return None
-    return _predicted(setting, name, dimensions[0]) / _predicted(setting, name, dimensions[-1])
+    return theory.jacobian_trace_floor(n, sqrt(d), QUANTILE_OF[name])
 
 
 def _figure(setting: Setting, unscaled: Values, scaled: Values) -> Figure:
-    dimensions = setting["dimensions"]
-    x = tuple(map(float, dimensions))
-    lines = [
-        line_over_seeds(NAMES[name], x, [table[d] for d in dimensions], interval if name == "mean" else geometric)
-        for name, table in unscaled.items()
-    ]
-    lines += [
-        Line(PREDICTED[name], x, tuple(_predicted(setting, name, d) for d in dimensions), source="predicted")
-        for name in ("mean", "p50", "p10")
-    ]
+    d = setting["dimensions"]
     limit = sqrt(2 * log(setting["keys"]))
-    lines.append(
-        Line(Text("√(2 ln n/d)", "√(2 ln n/d)"), x, tuple(min(1.0, limit / sqrt(d)) for d in x), source="predicted")
-    )
-    lines.append(
-        line_over_seeds(
-            Text("10th percentile with 1/√d", "用 1/√d 时的 10 % 分位"), x, [scaled["p10"][d] for d in dimensions]
-        )
+    rescued = Text("10th percentile with 1/√d", "用 1/√d 时的 10 % 分位")
+    lines = (
+        *(line_over_seeds(NAMES[name], d, table.values(), KINDS[name]) for name, table in unscaled.items()),
+        *(predicted(PREDICTED[name], d, partial(_predicted, setting, name)) for name in ("mean", "p50", "p10")),
+        predicted(Text("√(2 ln n/d)", "√(2 ln n/d)"), d, lambda d: min(1.0, limit / sqrt(d))),
+        line_over_seeds(rescued, d, scaled["p10"].values()),
     )
     caption = Text(
         "The gradient gate 1 − Σp² of unscaled attention over {n} keys. The mean falls like 1/√d and looks almost "
@@ -149,38 +115,24 @@ def _figure(setting: Setting, unscaled: Values, scaled: Values) -> Figure:
         "下降。用 1/√d 后，即使最低的十分之一在任何 d 下也保持畅通。",
     ).format(n=setting["keys"])
     y = Text("gate, 1 − Σp² (1 open, 0 shut)", "闸门 1 − Σp²（1 开，0 闭）")
-    return Figure(
-        "mean-versus-quantile", caption, Text("d (dimensions)", "d（维）"), y, tuple(lines), x_log=True, y_log=True
-    )
+    return figure("mean-versus-quantile", caption, D, y, lines, log="xy")
 
 
-NAMES = {
-    "mean": Text("mean", "均值"),
-    "p10": Text("10th percentile", "10 % 分位"),
-    "p50": Text("median", "中位数"),
-    "p90": Text("90th percentile", "90 % 分位"),
-}
+NAMES = {"mean": MEAN, **{name: QUANTILES[q] for name, q in QUANTILE_OF.items()}}
+KINDS = {name: interval if name == "mean" else geometric for name in NAMES}
 PREDICTED = {
     "mean": Text("mean, exact expectation", "均值，精确期望"),
     "p10": Text("10th percentile, lower bound", "10 % 分位，下界"),
     "p50": Text("median, lower bound", "中位数，下界"),
 }
-FALL = {
-    "mean": Text(
-        "factor by which the mean gate falls from d = {a} to {b}, unscaled",
-        "未缩放时闸门均值从 d = {a} 到 {b} 的下降倍数",
-    ),
-    "p10": Text(
-        "factor by which the 10th percentile falls from d = {a} to {b}, unscaled",
-        "未缩放时 10 % 分位从 d = {a} 到 {b} 的下降倍数",
-    ),
-    "p50": Text(
-        "factor by which the median falls from d = {a} to {b}, unscaled", "未缩放时中位数从 d = {a} 到 {b} 的下降倍数"
-    ),
-    "p90": Text(
-        "factor by which the 90th percentile falls from d = {a} to {b}, unscaled",
-        "未缩放时 90 % 分位从 d = {a} 到 {b} 的下降倍数",
-    ),
+FALL = Text(
+    "factor by which the {what} falls from d = {a} to {b}, unscaled", "未缩放时{what}从 d = {a} 到 {b} 的下降倍数"
+)
+FALLING = {
+    "mean": Text("mean gate", "闸门均值"),
+    "p10": Text("10th percentile", " 10 % 分位"),
+    "p50": Text("median", "中位数"),
+    "p90": Text("90th percentile", " 90 % 分位"),
 }
 AT = {
     "mean": Text("mean gate at d = {d}, unscaled", "未缩放、d = {d} 时闸门的均值"),

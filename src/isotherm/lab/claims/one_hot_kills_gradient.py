@@ -4,22 +4,21 @@ import torch
 from torch import Tensor
 
 from isotherm import softmax as forms
-from isotherm.lab.claim import Claim, Result, Setting, verdict
+from isotherm.lab.claim import Claim, Result, Setting, all_hold, at_most, conclude, none_of
 from isotherm.lab.dots import normal
-from isotherm.lab.interval import over_seeds
+from isotherm.lab.figures import LARGEST_ENTRY, figure, predicted
+from isotherm.lab.interval import bisect, groups, over_seeds, quantile, quantile_line, quantile_of
 from isotherm.lab.mathml import row
 from isotherm.lab.numerals import numeral
-from isotherm.lab.quantile import groups, quantile, quantile_of
 from isotherm.language import Text
-from isotherm.record import Erratum, Figure, Line, Measured, Step
+from isotherm.record import Erratum, Figure, Measured, Step
 
-HALF_WAY = 2.0**-9
 DTYPES = ((torch.float16, 25), (torch.bfloat16, 134), (torch.float32, 150), (torch.float64, 1075))
-"""Each precision and the power of two under which it rounds to 0: half its smallest subnormal number."""
+"""Each precision, and p such that numbers below 2^−p round to 0 (half of its smallest subnormal number)."""
 
 
 def experiment(setting: Setting) -> Result:
-    """Jacobians of ever sharper rows, whether any entry passes 1 − top1, and the gradients of scores and values."""
+    """Compute Jacobians of ever sharper rows, compare each entry with 1 − top1, and take gradients of scores and values."""
     x = normal((setting["draws"], setting["n"]), setting.generator(0))
     factors = setting["factors"]
     rest, largest = [], []
@@ -35,8 +34,8 @@ def experiment(setting: Setting) -> Result:
         largest.append(entry)
     scores, values = _gradients(setting, x, factors[-1])
     numbers = (
-        Measured(BEYOND, float(beyond), predicted=0.0, holds=beyond == 0),
-        Measured(EXACTLY, float(torch.stack(off).max()), predicted=0.0, holds=bool(torch.stack(off).max() <= 1e-15)),
+        none_of(BEYOND, beyond),
+        at_most(EXACTLY, float(torch.stack(off).max()), 1e-15, predicted=0.0),
         quantile_of(MEDIAN.format(t=factors[0]), largest[0], 0.5),
         quantile_of(
             MEDIAN.format(t=factors[-1]),
@@ -55,17 +54,9 @@ def experiment(setting: Setting) -> Result:
             for kind, power in DTYPES
         ),
     )
-    return Result(
-        verdict(all(number.holds is not False for number in numbers)),
-        SENTENCE.format(
-            count=len(factors) * len(x),
-            first=numeral(numbers[2].value),
-            last=numeral(numbers[3].value, 2),
-            values=numeral(numbers[5].value),
-        ),
-        numbers,
-        figures=(_figure(rest, largest),),
-    )
+    first, last, of_values = numeral(numbers[2].value), numeral(numbers[3].value, 2), numeral(numbers[5].value)
+    sentence = SENTENCE.format(count=len(factors) * len(x), first=first, last=last, values=of_values)
+    return conclude(all_hold(numbers), sentence, numbers, [_figure(rest, largest)])
 
 
 def _gradients(setting: Setting, x: Tensor, factor: float) -> tuple[Tensor, Tensor]:
@@ -79,32 +70,18 @@ def _gradients(setting: Setting, x: Tensor, factor: float) -> tuple[Tensor, Tens
 
 def _first_zero(kind: torch.dtype) -> float:
     """The gap g between two inputs from which on every entry of the Jacobian of softmax(g, 0) is exactly 0."""
-    low, high = 0.0, 1024.0
-    while high - low > HALF_WAY:
-        gap = (low + high) / 2
-        y = forms.softmax(torch.tensor([gap, 0.0], dtype=kind))
-        low, high = (gap, high) if bool(forms.jacobian(y).any()) else (low, gap)
-    return high
+
+    def passes(gap: float) -> bool:
+        return bool(forms.jacobian(forms.softmax(torch.tensor([gap, 0.0], dtype=kind))).any())
+
+    return bisect(passes, 0.0, 1024.0, 19)[1]
 
 
 def _figure(rest: list[Tensor], largest: list[Tensor]) -> Figure:
-    x = tuple(quantile(values, 0.5)[0] for values in rest)
-    bands = [quantile(values, 0.5) for values in largest]
-    grid = tuple(10.0**-k for k in range(12))
+    x = [quantile(values, 0.5)[0] for values in rest]
     lines = (
-        Line(
-            Text("measured medians", "实测中位数"),
-            x,
-            tuple(b[0] for b in bands),
-            tuple(b[1] for b in bands),
-            tuple(b[2] for b in bands),
-        ),
-        Line(
-            Text("ε(1 − ε)", "ε(1 − ε)"),
-            tuple(e / 1.0 for e in grid[1:]),
-            tuple(e * (1 - e) for e in grid[1:]),
-            source="predicted",
-        ),
+        quantile_line(Text("measured medians", "实测中位数"), x, largest, 0.5),
+        predicted(Text("ε(1 − ε)", "ε(1 − ε)"), [10.0**-k for k in range(1, 12)], lambda e: e * (1 - e)),
     )
     caption = Text(
         "The largest entry of the Jacobian against what is left for the other inputs, ε = 1 − y_max, at growing "
@@ -113,15 +90,8 @@ def _figure(rest: list[Tensor], largest: list[Tensor]) -> Figure:
         "倍数增大时，雅可比矩阵的最大元素对照留给其他输入的概率 ε = 1 − y_max。接近 one-hot 时两者是同一个数：其余分量"
         "消失多快，梯度就消失多快。",
     )
-    return Figure(
-        "one-hot-largest-entry",
-        caption,
-        Text("ε = 1 − y_max (probability)", "ε = 1 − y_max（概率）"),
-        Text("largest |J_ij| (probability per nat)", "最大 |J_ij|（概率/nat）"),
-        lines,
-        x_log=True,
-        y_log=True,
-    )
+    x_label = Text("ε = 1 − y_max (probability)", "ε = 1 − y_max（概率）")
+    return figure("one-hot-largest-entry", caption, x_label, LARGEST_ENTRY, lines, log="xy")
 
 
 BEYOND = Text("draws with an entry |J_ij| above 1 − y_max", "存在 |J_ij| 超过 1 − y_max 的抽样数")

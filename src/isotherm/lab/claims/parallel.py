@@ -7,48 +7,47 @@ from torch import Tensor, nn
 
 from isotherm import ops, scale
 from isotherm.lab import recurrence
-from isotherm.lab.claim import Claim, Result, Setting, verdict
+from isotherm.lab.claim import Claim, Result, Setting, conclude
+from isotherm.lab.dots import normal
+from isotherm.lab.figures import IN_SEQUENCE, MILLISECONDS, POSITIONS, curve, figure
 from isotherm.lab.interval import interval, over_seeds, slope
 from isotherm.lab.mathml import bracket, equation, row, sub
 from isotherm.lab.stopwatch import seconds, timed
 from isotherm.lab.tally import depth
 from isotherm.language import Text
-from isotherm.record import Figure, Line, Measured, Step
+from isotherm.record import Figure, Measured, Step
 
 WAYS = ("attention", "gru", "linear-loop", "linear-scan", "generate")
 
 
 def experiment(setting: Setting) -> Result:
-    """Depth of each way at each length; the scan's answer against the loop's; times of a training step beside it."""
+    """Count the depth of each computation at each length, compare scan with loop, and time a training step."""
     lengths = setting["lengths"]
     depths = {way: [_depth(setting, way, n) for n in lengths] for way in WAYS}
     setting.progress(0.4)
     agree = [_disagreement(setting, lengths[-1], seed) for seed in range(setting["seeds"])]
-    level = len(set(depths["attention"])) == 1
+    constant = len(set(depths["attention"])) == 1
     waits = {way: slope(lengths, depths[way]) >= 1 for way in ("gru", "linear-loop", "generate")}
-    scan = interval(agree).high < 1e-10 and depths["linear-scan"][-1] < lengths[-1]
+    scans = interval(agree).high < 1e-10 and depths["linear-scan"][-1] < lengths[-1]
     timings, timing_figures = _timings(setting)
-    holds = level and waits["gru"]
-    return Result(
-        verdict(holds and not scan, under_condition=holds),
+    holds = constant and waits["gru"]
+    return conclude(
+        holds and not scans,
         _sentence(lengths[-1], depths),
-        _measured(setting, depths, agree, level, waits["gru"], scan),
-        CONDITION if holds and scan else None,
-        (_figure(lengths, depths),),
+        _measured(setting, depths, agree, constant, waits["gru"], scans),
+        [_figure(lengths, depths)],
+        under=holds,
+        condition=CONDITION,
         timings=timings,
         timing_figures=timing_figures,
     )
-
-
-def _normal(generator: torch.Generator, *shape: int) -> Tensor:
-    return torch.randn(*shape, generator=generator, dtype=torch.float64)
 
 
 def _depth(setting: Setting, way: str, n: int) -> int:
     """Operations on the longest path from the first input to the last output."""
     d = setting["dimension"]
     generator = setting.generator(WAYS.index(way), n)
-    first, others = _normal(generator, 1, 1, d).requires_grad_(), _normal(generator, 1, n - 1, d)
+    first, others = normal((1, 1, d), generator).requires_grad_(), normal((1, n - 1, d), generator)
     states = torch.cat([first, others], 1)
     if way == "attention":
         return depth(_attend(setting, states, generator), first)
@@ -65,15 +64,14 @@ def _depth(setting: Setting, way: str, n: int) -> int:
 
 def _attend(setting: Setting, states: Tensor, generator: torch.Generator) -> Tensor:
     d = setting["dimension"]
-    q, k, v = ((states @ _normal(generator, d, d) / sqrt(d)).unsqueeze(1) for _ in range(3))
+    q, k, v = ((states @ normal((d, d), generator) / sqrt(d)).unsqueeze(1) for _ in range(3))
     return ops.attention(q, k, v, scale=scale.InverseSqrt(), causal=True, impl="reference").output[:, 0, -1]
 
 
 def _generate(setting: Setting, first: Tensor, n: int, generator: torch.Generator) -> Tensor:
-    """Attention writing a sequence: each output is the next input, so nothing can be done before its turn."""
-    weights = [
-        _normal(generator, setting["dimension"], setting["dimension"]) / sqrt(setting["dimension"]) for _ in range(3)
-    ]
+    """Generate n positions with attention: each output is the next input, so the steps must follow one another."""
+    d = setting["dimension"]
+    weights = [normal((d, d), generator) / sqrt(d) for _ in range(3)]
     states = first
     for _ in range(n - 1):
         q, k, v = ((part @ w).unsqueeze(1) for part, w in zip((states[:, -1:], states, states), weights, strict=True))
@@ -105,17 +103,17 @@ def scan(decay: Tensor, x: Tensor) -> Tensor:
 def _disagreement(setting: Setting, n: int, seed: int) -> float:
     generator = setting.generator(99, seed)
     decay = torch.rand(2, n, setting["dimension"], generator=generator, dtype=torch.float64)
-    x = _normal(generator, 2, n, setting["dimension"])
+    x = normal((2, n, setting["dimension"]), generator)
     return (loop(decay, x) - scan(decay, x)).abs().max().item()
 
 
 def _measured(
-    setting: Setting, depths: dict[str, list[int]], agree: list[float], level: bool, waits: bool, scans: bool
+    setting: Setting, depths: dict[str, list[int]], agree: list[float], constant: bool, waits: bool, scans: bool
 ) -> tuple[Measured, ...]:
     lengths = setting["lengths"]
     n = lengths[-1]
     each = Text("more operations in sequence for each position: {name}", "每多一个位置，依次执行的运算增加：{name}")
-    judged = {"attention": level, "gru": waits, "linear-scan": not scans}
+    judged = {"attention": constant, "gru": waits, "linear-scan": not scans}
     numbers = [
         Measured(each.format(name=NAMES[way]), slope(lengths, depths[way]), holds=judged.get(way)) for way in WAYS
     ]
@@ -128,17 +126,14 @@ def _measured(
 
 
 def _figure(lengths: tuple[int, ...], depths: dict[str, list[int]]) -> Figure:
-    x = tuple(float(n) for n in lengths)
-    lines = tuple(Line(NAMES[way], x, tuple(float(deep) for deep in depths[way])) for way in WAYS)
+    lines = (curve(NAMES[way], lengths, map(float, depths[way])) for way in WAYS)
     caption = Text(
         "Operations that must wait for one another, whatever the machine. Attention in training is level; a GRU climbs "
-        "with n; a "
-        "linear recurrence climbs or, computed as a scan, hardly does; attention that generates climbs too.",
+        "with n; a linear recurrence climbs or, computed as a scan, hardly does; attention that generates climbs too.",
         "无论机器如何都必须依次等待的运算数。训练中的注意力为常数；GRU 随 n 上升；线性递推逐步计算时上升，用并行扫描则"
         "几乎不升；逐词生成时注意力同样上升。",
     )
-    x_label, y_label = Text("n (positions)", "n（位置数）"), Text("operations in sequence (1)", "依次执行的运算数（1）")
-    return Figure("parallel-depth", caption, x_label, y_label, lines, x_log=True, y_log=True)
+    return figure("parallel-depth", caption, POSITIONS, IN_SEQUENCE, lines, log="xy")
 
 
 def _timings(setting: Setting) -> tuple[tuple[Measured, ...], tuple[Figure, ...]]:
@@ -163,27 +158,23 @@ def _timings(setting: Setting) -> tuple[tuple[Measured, ...], tuple[Figure, ...]
             found = seconds(work, setting["repeats"], device)
             curves[name].append(1e3 * found[len(found) // 2])
             timings.append(timed(TIME.format(name=NAMES[name], n=n, d=d), found))
-    x_axis = tuple(float(n) for n in setting["timed"])
-    lines = tuple(Line(NAMES[name], x_axis, tuple(y)) for name, y in curves.items())
+    lines = (curve(NAMES[name], setting["timed"], y) for name, y in curves.items())
     caption = Text(
         "One layer, forward and backward, on this machine. On one core attention's n² work shows; on many, the GRU's "
         "waiting does.",
         "本机上一层的前向与反向：注意力随 n² 的计算量增长，GRU 随要等待的 n 步增长。",
     )
-    x_label, y_label = Text("n (positions)", "n（位置数）"), Text("time (ms)", "时间（毫秒）")
-    figure = Figure("parallel-time", caption, x_label, y_label, lines, x_log=True, y_log=True)
-    return tuple(timings), (figure,)
+    return tuple(timings), (figure("parallel-time", caption, POSITIONS, MILLISECONDS, lines, log="xy"),)
 
 
 def _sentence(n: int, depths: dict[str, list[int]]) -> Text:
     values = {"n": n, **{way.replace("-", "_"): depths[way][-1] for way in WAYS}}
     return Text(
         "At n = {n} a training pass of attention waits for {attention} operations in a row, as at any n; a GRU for "
-        "{gru}; but a "
-        "linear recurrence computed as a scan only for {linear_scan}, and attention that generates for {generate}.",
+        "{gru}; but a linear recurrence computed as a scan only for {linear_scan}, and attention that generates for "
+        "{generate}.",
         "n = {n} 时，注意力的一次训练前向要依次等待 {attention} 个运算，与 n 无关；GRU 为 {gru} 个；但用并行扫描计算的"
-        "线性递推只需 {linear_scan} 个，"
-        "而逐词生成时注意力也要 {generate} 个。",
+        "线性递推只需 {linear_scan} 个，而逐词生成时注意力也要 {generate} 个。",
     ).format(**values)
 
 
@@ -197,11 +188,10 @@ NAMES = {
 TIME = Text("{name}, forward and backward, n = {n}, d = {d} (ms)", "{name}，前向与反向，n = {n}，d = {d}（毫秒）")
 CONDITION = Text(
     "The recurrence is non-linear in its state (RNN, GRU, LSTM) and the whole sequence is known, as in training. A "
-    "linear "
-    "recurrence (S4, Mamba) trains in about log₂ n rounds, and attention that writes its own input waits n times too.",
+    "linear recurrence (S4, Mamba) trains in about log₂ n rounds, and attention that writes its own input waits n "
+    "times too.",
     "递推对状态是非线性的（RNN、GRU、LSTM），且整个序列已知（如训练时）。线性递推（S4、Mamba）约 log₂ n 轮即可训练；而"
-    "注意力在生成自己的输入时"
-    "同样要等待 n 次。",
+    "注意力在生成自己的输入时同样要等待 n 次。",
 )
 STEPS = (
     Step(
@@ -227,15 +217,13 @@ CLAIM = Claim(
     question=Text("Why could transformers be trained at such scale?", "为什么 Transformer 能够大规模训练？"),
     statement=Text(
         "The parallelism of the transformer made training at large scale possible; a recurrent net must go through the "
-        "positions "
-        "one after another.",
+        "positions one after another.",
         "transformer 的并行化让大规模的训练成为了可能；循环网络则必须逐个位置地递推。",
     ),
     sources=("002",),
     hypothesis=Text(
         "The longest chain of operations that wait for one another is the same for every n in attention, and grows by "
-        "at least one "
-        "for each position in every recurrence, however it is computed.",
+        "at least one for each position in every recurrence, however it is computed.",
         "必须依次等待的最长运算链，在注意力中对每个 n 都相同；而任何递推无论怎样计算，每多一个位置至少增加一个运算。",
     ),
     expected="conditional",

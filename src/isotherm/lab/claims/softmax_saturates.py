@@ -5,21 +5,21 @@ from torch import Tensor
 
 from isotherm import softmax as forms
 from isotherm import theory
-from isotherm.lab.claim import Claim, Result, Setting, verdict
+from isotherm.lab.claim import Claim, Result, Setting, all_hold, conclude, none_of
 from isotherm.lab.dots import normal
-from isotherm.lab.interval import over_seeds
+from isotherm.lab.figures import SHARE_OF_DRAWS, figure, predicted
+from isotherm.lab.interval import groups, line_over_seeds, over_seeds, share, share_line, share_of
 from isotherm.lab.mathml import equation, frac, row, sup, total
 from isotherm.lab.numerals import numeral, percent
-from isotherm.lab.quantile import groups, share, share_line, share_of
 from isotherm.language import Text
-from isotherm.record import Erratum, Figure, Line, Measured, Step
+from isotherm.record import Erratum, Figure, Step
 
 ALMOST_ALL = 0.99
-"""A largest probability from which on softmax is said to have given almost everything away."""
+"""The softmax counts as saturated when its largest probability exceeds this."""
 
 
 def experiment(setting: Setting) -> Result:
-    """Normal inputs multiplied by growing factors, shifted as a whole, and with the largest one doubled up."""
+    """Multiply normal inputs by growing factors, shift them by a constant, and make the two largest equal."""
     factors = setting["factors"]
     tops, gates, broken = {}, {}, 0
     for n in setting["sizes"]:
@@ -39,7 +39,7 @@ def experiment(setting: Setting) -> Result:
     shifted, tied = _top(x + setting["shift"]), _top(factors[-1] * _tie(x))
     saturated = tops[shown, factors[-1]] > ALMOST_ALL
     numbers = (
-        Measured(BROKEN, float(broken), predicted=0.0, holds=broken == 0),
+        none_of(BROKEN, broken),
         share_of(SHARE.format(n=shown, t=factors[-1]), saturated, holds=share(saturated)[1] > 0.9),
         over_seeds(PLAIN.format(n=shown), groups(_top(x))),
         over_seeds(
@@ -58,15 +58,12 @@ def experiment(setting: Setting) -> Result:
         ),
     )
     unmoved = abs(float(shifted.mean() - _top(x).mean())) < 1e-9
-    multiplied = unmoved and all(number.holds for number in numbers[:2])
-    as_written = multiplied and all(number.holds is not False for number in numbers)
-    return Result(
-        verdict(as_written, under_condition=multiplied),
-        _sentence(setting, saturated, shifted),
-        numbers,
-        CONDITION if multiplied and not as_written else None,
-        (_figure(setting, tops), _gate_figure(setting, gates, shown)),
-    )
+    multiplied = unmoved and all_hold(numbers[:2])
+    as_written = multiplied and all_hold(numbers)
+    t, kept, top = factors[-1], percent(share(saturated)[0]), numeral(float(shifted.mean()))
+    sentence = SENTENCE.format(t=t, share=kept, c=setting["shift"], top=top)
+    figures = (_figure(setting, tops), _gate_figure(setting, gates, shown))
+    return conclude(as_written, sentence, numbers, figures, under=multiplied, condition=CONDITION)
 
 
 def _top(x: Tensor) -> Tensor:
@@ -74,7 +71,7 @@ def _top(x: Tensor) -> Tensor:
 
 
 def _others(y: Tensor) -> Tensor:
-    """1 − the largest probability, added up from the others so that it keeps its digits."""
+    """1 − the largest probability, as the sum of the others, which loses no digits."""
     return y.sort(-1).values[..., :-1].sum(-1)
 
 
@@ -84,18 +81,9 @@ def _tie(x: Tensor) -> Tensor:
     return x.scatter(-1, where[:, 1:], best[:, :1])
 
 
-def _sentence(setting: Setting, saturated: Tensor, shifted: Tensor) -> Text:
-    return SENTENCE.format(
-        t=setting["factors"][-1],
-        share=percent(share(saturated)[0]),
-        c=setting["shift"],
-        top=numeral(float(shifted.mean())),
-    )
-
-
 def _figure(setting: Setting, tops: dict[tuple[int, float], Tensor]) -> Figure:
-    factors = tuple(setting["factors"])
-    lines = tuple(
+    factors = setting["factors"]
+    lines = (
         share_line(Text("n = {n}", "n = {n}").format(n=n), factors, [tops[n, t] > ALMOST_ALL for t in factors])
         for n in setting["sizes"]
     )
@@ -105,48 +93,21 @@ def _figure(setting: Setting, tops: dict[tuple[int, float], Tensor]) -> Figure:
         "n 个正态输入同乘以 t 后，最大者得到 99 % 以上概率的抽样所占比例。对每个 n 都趋于 1，但很慢：两个几乎相等的领"
         "先者要很大的 t 才分得开。",
     )
-    return Figure(
-        "softmax-saturates-share",
-        caption,
-        FACTOR,
-        Text("share of draws (of 1)", "抽样比例（满为 1）"),
-        lines,
-        x_log=True,
-    )
+    return figure("softmax-saturates-share", caption, FACTOR, SHARE_OF_DRAWS, lines, log="x")
 
 
 def _gate_figure(setting: Setting, gates: dict[tuple[int, float], Tensor], n: int) -> Figure:
-    factors = tuple(setting["factors"])
-    measured = [over_seeds(GATE, groups(gates[n, t])) for t in factors]
+    factors = setting["factors"]
     lines = (
-        Line(
-            Text("measured mean", "实测均值"),
-            factors,
-            tuple(m.value for m in measured),
-            tuple(m.low for m in measured),
-            tuple(m.high for m in measured),
-        ),
-        Line(
-            Text("exact expectation", "精确期望"),
-            factors,
-            tuple(theory.gaussian_row(n, t).jacobian_trace for t in factors),
-            source="predicted",
-        ),
+        line_over_seeds(Text("measured mean", "实测均值"), factors, [groups(gates[n, t]) for t in factors]),
+        predicted(Text("exact expectation", "精确期望"), factors, lambda t: theory.gaussian_row(n, t).jacobian_trace),
     )
     caption = Text(
         "What is left to pass a gradient, 1 − Σy², for n = {n}. Up to t ≈ 1 nothing happens; beyond √(2 ln n) it "
         "falls like 1/t.",
         "还能传递梯度的部分 1 − Σy²，n = {n}。t ≈ 1 之前几乎不变；超过 √(2 ln n) 之后按 1/t 下降。",
     ).format(n=n)
-    return Figure(
-        "softmax-saturates-gate",
-        caption,
-        FACTOR,
-        Text("mean of 1 − Σy²", "1 − Σy² 的均值"),
-        lines,
-        x_log=True,
-        y_log=True,
-    )
+    return figure("softmax-saturates-gate", caption, FACTOR, Text("mean of 1 − Σy²", "1 − Σy² 的均值"), lines, log="xy")
 
 
 FACTOR = Text("factor t (standard deviation of the inputs, nats)", "倍数 t（输入的标准差，nat）")
@@ -205,35 +166,32 @@ STEPS = (
         ),
     ),
 )
-ERRATA = tuple(
-    Erratum(document, wrong, right)
-    for document, wrong, right in (
-        (
-            "000",
-            Text(
-                "If the order of magnitude of the input grows (that is, every element is large), y_k comes very close "
-                "to 1.",
-                "如果输入的数量级变大（即每个元素都很大），那么 y_k 会非常接近于 1。",
-            ),
-            Text(
-                "What must grow are the differences between elements. (1000, 1000, 1000) has three large elements and "
-                "the softmax (1/3, 1/3, 1/3).",
-                "要变大的是元素之间的差。(1000, 1000, 1000) 的三个元素都很大，softmax 却是 (1/3, 1/3, 1/3)。",
-            ),
+ERRATA = (
+    Erratum(
+        "000",
+        Text(
+            "If the order of magnitude of the input grows (that is, every element is large), y_k comes very close "
+            "to 1.",
+            "如果输入的数量级变大（即每个元素都很大），那么 y_k 会非常接近于 1。",
         ),
-        (
-            "001",
-            Text(
-                "If the input grows in magnitude (the absolute value of every component of x is large), y_k comes "
-                "very close to 1.",
-                "如果输入的数量级变大（就是 x 中的每个分量绝对值都很大），那么 y_k 的值非常接近 1。",
-            ),
-            Text(
-                "Its own example (a, a, 2a) works because the gap 2a − a grows with a, not because a is large.",
-                "它自己的例子 (a, a, 2a) 成立，是因为差距 2a − a 随 a 增大，而不是因为 a 大。",
-            ),
+        Text(
+            "What must grow are the differences between elements. (1000, 1000, 1000) has three large elements and "
+            "the softmax (1/3, 1/3, 1/3).",
+            "要变大的是元素之间的差。(1000, 1000, 1000) 的三个元素都很大，softmax 却是 (1/3, 1/3, 1/3)。",
         ),
-    )
+    ),
+    Erratum(
+        "001",
+        Text(
+            "If the input grows in magnitude (the absolute value of every component of x is large), y_k comes "
+            "very close to 1.",
+            "如果输入的数量级变大（就是 x 中的每个分量绝对值都很大），那么 y_k 的值非常接近 1。",
+        ),
+        Text(
+            "Its own example (a, a, 2a) works because the gap 2a − a grows with a, not because a is large.",
+            "它自己的例子 (a, a, 2a) 成立，是因为差距 2a − a 随 a 增大，而不是因为 a 大。",
+        ),
+    ),
 )
 
 CLAIM = Claim(

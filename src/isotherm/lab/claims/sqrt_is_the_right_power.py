@@ -4,16 +4,15 @@ from math import sqrt
 
 import torch
 
-from isotherm import ops, scale, theory
-from isotherm.lab.claim import Claim, Result, Setting, verdict
-from isotherm.lab.dots import Plan, independent, moments, normal
-from isotherm.lab.interval import interval, line_over_seeds, over_seeds, power
-from isotherm.lab.mathml import equation, frac, row, sup
-from isotherm.lab.mathml import sqrt as root
+from isotherm import scale, theory
+from isotherm.lab.claim import Claim, Result, Setting, conclude
+from isotherm.lab.dots import Plan, independent, moments, multiplier, normal, row_stats
+from isotherm.lab.figures import D, figure, predicted
+from isotherm.lab.interval import groups, interval, line_over_seeds, over_seeds, powers
+from isotherm.lab.mathml import equation, frac, root, row, sup
 from isotherm.lab.numerals import numeral, percent
-from isotherm.lab.quantile import groups
 from isotherm.language import Text
-from isotherm.record import Figure, Line, Measured, Step
+from isotherm.record import Figure, Measured, Step
 
 ONE_PERCENT = 0.01
 CORRELATION = 0.5
@@ -37,36 +36,30 @@ def experiment(setting: Setting) -> Result:
         plan = Plan(d, setting["components"])
         plain = moments(setting, plan, independent(normal), scale.NoScale(), d).variance
         for a in setting["powers"]:
-            multiplier = scale.value(rule_of(a), d, plan.block)
-            assert multiplier is not None
-            table[a][d] = [value * multiplier**2 for value in plain]
+            factor = multiplier(rule_of(a), d, plan.block)
+            table[a][d] = [value * factor**2 for value in plain]
         setting.progress(0.5 * (i + 1) / len(setting["dimensions"]))
     numbers = [number for a in setting["powers"] for number in _power(a, table[a])]
     stays, others = numbers[0::2], [a for a in setting["powers"] if a != HALF]
     half = next(number for a, number in zip(setting["powers"], stays, strict=True) if a == HALF)
     entropies = {a: {d: _entropy(setting, a, d) for d in setting["softmax_dimensions"]} for a in setting["shown"]}
     last = setting["dimensions"][-1]
-    return Result(
-        verdict(all(number.holds for number in numbers)),
-        SENTENCE.format(
-            worst=percent(half.value, 2),
-            d=last,
-            below=numeral(interval(table[max(a for a in others if a < HALF)][last]).mean),
-            above=numeral(interval(table[min(a for a in others if a > HALF)][last]).mean),
-            low=f"{max(a for a in others if a < HALF):g}",
-            high=f"{min(a for a in others if a > HALF):g}",
-        ),
+    low, high = max(a for a in others if a < HALF), min(a for a in others if a > HALF)
+    below, above = (numeral(interval(table[a][last]).mean) for a in (low, high))
+    worst = percent(half.value, 2)
+    return conclude(
+        all(number.holds for number in numbers),
+        SENTENCE.format(worst=worst, d=last, below=below, above=above, low=f"{low:g}", high=f"{high:g}"),
         (*numbers, *_correlated(setting), *_softmax(setting, entropies)),
-        figures=(_figure(setting, table), _entropy_figure(setting, entropies)),
+        (_figure(table), _entropy_figure(setting, entropies)),
     )
 
 
 def _power(a: float, found: dict[int, list[float]]) -> tuple[Measured, Measured]:
     """How far the variance strays from 1 over all d (only a = ½ may stay within 1 %), and the power of d it follows."""
     away = {d: abs(interval(values).mean - 1) for d, values in found.items()}
-    seeds = min(len(values) for values in found.values())
-    powers = [power(list(found), [values[s] for values in found.values()]) for s in range(seeds)]
-    slope = interval(powers)
+    exponents = powers(list(found), found.values())
+    slope = interval(exponents)
     constant = slope.low <= 0 <= slope.high
     worst = max(away.values())
     stays = worst <= ONE_PERCENT
@@ -77,7 +70,7 @@ def _power(a: float, found: dict[int, list[float]]) -> tuple[Measured, Measured]
             predicted=max(abs(d ** (1 - 2 * a) - 1) for d in found),
             holds=stays == (a == HALF),
         ),
-        over_seeds(SLOPE.format(a=f"{a:g}"), powers, predicted=1 - 2 * a, holds=constant == (a == HALF)),
+        over_seeds(SLOPE.format(a=f"{a:g}"), exponents, predicted=1 - 2 * a, holds=constant == (a == HALF)),
     )
 
 
@@ -90,23 +83,19 @@ def _correlated(setting: Setting) -> list[Measured]:
     s = (q * (CORRELATION * q + sqrt(1 - CORRELATION**2) * other)).sum(-1)
     moment = theory.dot_product_moments(d, correlation=CORRELATION)
     for a in (HALF, 1.0):
-        multiplier = scale.value(rule_of(a), d, 1)
-        assert multiplier is not None
-        values = groups((multiplier * s).square(), 32)
-        predicted = multiplier**2 * (moment.variance + moment.mean**2)
-        numbers.append(over_seeds(CORRELATED.format(a=f"{a:g}", d=d), values, predicted=predicted))
+        factor = multiplier(rule_of(a), d, 1)
+        values = groups((factor * s).square(), 32)
+        expected = factor**2 * (moment.variance + moment.mean**2)
+        numbers.append(over_seeds(CORRELATED.format(a=f"{a:g}", d=d), values, predicted=expected))
     return numbers
 
 
 def _entropy(setting: Setting, a: float, d: int) -> list[float]:
     """Mean entropy fraction of a softmax row, one number per seed."""
     found = []
-    for seed in range(setting["seeds"]):
-        generator = setting.generator(9, d, seed)
+    for generator in setting.generators(9, d):
         q, k = (normal((1, 1, rows, d), generator) for rows in (setting["queries"], setting["keys"]))
-        stats = ops.attention(q, k, k[..., :1], scale=rule_of(a), stats=True).stats
-        assert stats is not None
-        found.append(float(stats.entropy_fraction.mean()))
+        found.append(float(row_stats(q, k, rule_of(a)).entropy_fraction.mean()))
     return found
 
 
@@ -125,45 +114,27 @@ def _predicted(setting: Setting, a: float, d: int) -> float:
     return theory.gaussian_attention(n, d, d**-a).entropy / float(torch.tensor(n, dtype=torch.float64).log())
 
 
-def _figure(setting: Setting, table: Table) -> Figure:
-    x = tuple(map(float, setting["dimensions"]))
+def _figure(table: Table) -> Figure:
     lines = []
-    for a in setting["powers"]:
-        lines.append(line_over_seeds(DIVIDED.format(a=f"{a:g}"), x, [table[a][d] for d in setting["dimensions"]]))
-        predicted = tuple(d ** (1 - 2 * a) for d in x)
-        lines.append(Line(Text("d^{p}", "d^{p}").format(p=f"{1 - 2 * a:g}"), x, predicted, source="predicted"))
+    for a, found in table.items():
+        lines.append(line_over_seeds(DIVIDED.format(a=f"{a:g}"), list(found), found.values()))
+        formula = Text("d^{p}", "d^{p}").format(p=f"{1 - 2 * a:g}")
+        lines.append(predicted(formula, list(found), [float(d) ** (1 - 2 * a) for d in found]))
     caption = Text(
         "Variance of q·k/d^a for independent unit-variance vectors. One line is level: a = ½. Every smaller power "
         "lets the variance grow without end, every larger one lets it fade to nothing.",
         "独立单位方差向量的 q·k/d^a 的方差。只有一条水平线：a = ½。幂次更小，方差无限增长；幂次更大，方差趋于零。",
     )
-    return Figure(
-        "sqrt-power-variance",
-        caption,
-        D,
-        Text("variance of q·k/d^a (nats²)", "q·k/d^a 的方差（nat²）"),
-        tuple(lines),
-        x_log=True,
-        y_log=True,
-    )
+    y_label = Text("variance of q·k/d^a (nats²)", "q·k/d^a 的方差（nat²）")
+    return figure("sqrt-power-variance", caption, D, y_label, lines, log="xy")
 
 
 def _entropy_figure(setting: Setting, entropies: Table) -> Figure:
-    x = tuple(map(float, setting["softmax_dimensions"]))
     lines = []
-    for a in setting["shown"]:
-        lines.append(
-            line_over_seeds(DIVIDED.format(a=f"{a:g}"), x, [entropies[a][d] for d in setting["softmax_dimensions"]])
-        )
-        predicted = tuple(_predicted(setting, a, d) for d in setting["softmax_dimensions"])
-        lines.append(
-            Line(
-                Text("a = {a}, exact expectation", "a = {a}，精确期望").format(a=f"{a:g}"),
-                x,
-                predicted,
-                source="predicted",
-            )
-        )
+    for a, found in entropies.items():
+        lines.append(line_over_seeds(DIVIDED.format(a=f"{a:g}"), list(found), found.values()))
+        exact = Text("a = {a}, exact expectation", "a = {a}，精确期望").format(a=f"{a:g}")
+        lines.append(predicted(exact, list(found), [_predicted(setting, a, d) for d in found]))
     caption = Text(
         "What the softmax over {n} keys makes of it: 1 is a plain average, 0 an arg-max. Below ½ it freezes as d "
         "grows, above ½ it stops choosing; at ½ it does the same thing at every d.",
@@ -171,10 +142,9 @@ def _entropy_figure(setting: Setting, entropies: Table) -> Figure:
         "½，则在任何 d 下表现一致。",
     ).format(n=setting["keys"])
     y = Text("entropy/ln n (of 1)", "熵/ln n（满为 1）")
-    return Figure("sqrt-power-entropy", caption, D, y, tuple(lines), x_log=True)
+    return figure("sqrt-power-entropy", caption, D, y, lines, log="x")
 
 
-D = Text("d (dimensions)", "d（维）")
 DIVIDED = Text("q·k/d^{a}, measured", "q·k/d^{a}，实测")
 WORST = Text("largest |Var(q·k/d^{a}) − 1| over all d", "所有 d 中 |Var(q·k/d^{a}) − 1| 的最大值")
 SLOPE = Text("power of d in Var(q·k/d^{a})", "Var(q·k/d^{a}) 随 d 的幂次")

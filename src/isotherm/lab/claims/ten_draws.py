@@ -7,46 +7,28 @@ from torch import Tensor
 
 from isotherm import softmax as forms
 from isotherm import theory
-from isotherm.lab.claim import Claim, Result, Setting, verdict
+from isotherm.lab.claim import Claim, Result, Setting, conclude
 from isotherm.lab.dots import normal
-from isotherm.lab.interval import over_seeds
+from isotherm.lab.figures import curve, figure
+from isotherm.lab.interval import groups, over_seeds, quantile, quantile_of, share, share_of
 from isotherm.lab.mathml import row, sup
 from isotherm.lab.numerals import numeral, percent
-from isotherm.lab.quantile import groups, quantile, quantile_of, share, share_of
 from isotherm.language import Text
-from isotherm.record import Erratum, Figure, Line, Measured, Step
+from isotherm.record import Erratum, Figure, Measured, Step
 from isotherm.stats import RowStats
 
 N = 10
 SIGMA = {"narrow": 1.0, "wide": sqrt(512)}
 RANGE = {"narrow": 1.8973472870218264, "wide": 66.62254341144866}
 LARGEST = {"narrow": 0.1698259433168865, "wide": 2.7839373695215386e-08}
+ROUNDED = {"narrow": ("1.897", "0.1698"), "wide": ("66.6", "2.78·10⁻⁸")}
+"""Both numbers of the document, as its readers quote them."""
 PRINTED = {
-    "narrow": (
-        0.16704083,
-        0.21684976,
-        0.0579299,
-        0.05408421,
-        0.16109133,
-        0.14433417,
-        0.03252007,
-        0.05499126,
-        0.04213939,
-        0.06901908,
-    ),
-    "wide": (
-        4.51671361e-19,
-        2.88815837e-21,
-        9.99999972e-01,
-        3.02351231e-17,
-        3.73439970e-25,
-        8.18066523e-13,
-        2.78385563e-08,
-        1.16465424e-29,
-        7.25661271e-20,
-        3.21813750e-21,
-    ),
+    "narrow": "0.16704083 0.21684976 0.0579299 0.05408421 0.16109133 0.14433417 0.03252007 0.05499126 0.04213939 0.06901908",
+    "wide": "4.51671361e-19 2.88815837e-21 9.99999972e-01 3.02351231e-17 3.73439970e-25 8.18066523e-13 2.78385563e-08"
+    " 1.16465424e-29 7.25661271e-20 3.21813750e-21",
 }
+"""The probabilities the document prints."""
 VANISHED = 0.01
 ORDINARY = (0.025, 0.975)
 
@@ -60,8 +42,9 @@ def experiment(setting: Setting) -> Result:
     ranges = {name: x.amax(-1) - x.amin(-1) for name, x in draws.items()}
     largest = {name: RowStats.from_logits(x).jacobian_max for name, x in draws.items()}
     off = _disagreement(draws["narrow"], largest["narrow"])
-    places = [_place(RANGE_AT[name], ranges[name], RANGE[name]) for name in SIGMA] + [
-        _place(ENTRY_AT[name], largest[name], LARGEST[name]) for name in SIGMA
+    places = [
+        *(_place(_named(RANGE_AT, name, ROUNDED[name][0]), ranges[name], RANGE[name]) for name in SIGMA),
+        *(_place(_named(ENTRY_AT, name, ROUNDED[name][1]), largest[name], LARGEST[name]) for name in SIGMA),
     ]
     ordinary, agrees = all(place.holds for place in places), off <= 1e-9
     smaller = largest["wide"] < largest["narrow"]
@@ -70,35 +53,36 @@ def experiment(setting: Setting) -> Result:
         *places,
         share_of(SMALLER, smaller, holds=share(smaller)[1] >= 0.9),
         share_of(GONE, gone, document=1.0, holds=share(gone)[1] >= 0.95),
-        quantile_of(MEDIAN["narrow"], largest["narrow"], 0.5, document=LARGEST["narrow"]),
+        quantile_of(_named(MEDIAN, "narrow"), largest["narrow"], 0.5, document=LARGEST["narrow"]),
         quantile_of(
-            MEDIAN["wide"],
+            _named(MEDIAN, "wide"),
             largest["wide"],
             0.5,
             document=LARGEST["wide"],
             holds=quantile(largest["wide"], 0.5)[2] < quantile(largest["narrow"], 0.5)[1] / 10,
         ),
-        *(over_seeds(MEAN[name], groups(largest[name]), document=LARGEST[name]) for name in SIGMA),
-        *(
-            over_seeds(
-                MEAN_RANGE[name], groups(ranges[name]), predicted=_expected_range(SIGMA[name]), document=RANGE[name]
-            )
-            for name in SIGMA
-        ),
-        *(Measured(REPEATED[name], _from_print(name), document=LARGEST[name]) for name in SIGMA),
+        *(over_seeds(_named(MEAN, name), groups(largest[name]), document=LARGEST[name]) for name in SIGMA),
+        *(_range(name, ranges[name]) for name in SIGMA),
+        *(Measured(_named(REPEATED, name), _from_print(name), document=LARGEST[name]) for name in SIGMA),
         Measured(AGREES, off, predicted=0.0, holds=agrees),
     )
     typical = ordinary and agrees and all(number.holds for number in (numbers[4], numbers[7]))
-    return Result(
-        verdict(typical and numbers[5].holds is True, under_condition=typical),
-        _sentence(places[3].value, numbers[7].value, share(gone)[0]),
+    place, median, kept = percent(places[3].value, 0), numeral(numbers[7].value, 2), 1 - share(gone)[0]
+    return conclude(
+        typical and numbers[5].holds is True,
+        SENTENCE.format(place=place, median=median, kept=percent(kept, 0)),
         numbers,
-        CONDITION.format(kept=percent(1 - share(gone)[0])) if typical and not numbers[5].holds else None,
         (
             _figure("ten-draws-range", ranges, RANGE, RANGE_CAPTION, RANGE_AXIS),
             _figure("ten-draws-entry", largest, LARGEST, ENTRY_CAPTION, ENTRY_AXIS),
         ),
+        under=typical,
+        condition=CONDITION.format(kept=percent(kept)),
     )
+
+
+def _named(name: Text, which: str, value: str = "") -> Text:
+    return name.format(label=LABELS[which], value=value)
 
 
 def _place(name: Text, values: Tensor, document: float) -> Measured:
@@ -115,18 +99,15 @@ def _disagreement(x: Tensor, largest: Tensor) -> float:
 
 def _from_print(name: str) -> float:
     """The largest entry of diag(y) − yyᵀ for the probabilities the document prints."""
-    y = torch.tensor(PRINTED[name], dtype=torch.float64)
+    y = torch.tensor([float(number) for number in PRINTED[name].split()], dtype=torch.float64)
     top = int(y.argmax())
     return float(y[top] * (y.sum() - y[top]))
 
 
-def _expected_range(sigma: float) -> float:
-    """Twice the expected largest of n normals."""
-    return 2 * theory.gaussian_row(N, sigma).max_logit
-
-
-def _sentence(place: float, median: float, gone: float) -> Text:
-    return SENTENCE.format(place=percent(place, 0), median=numeral(median, 2), kept=percent(1 - gone, 0))
+def _range(name: str, ranges: Tensor) -> Measured:
+    """The mean range; expected is twice the largest of n normals."""
+    expected = 2 * theory.gaussian_row(N, SIGMA[name]).max_logit
+    return over_seeds(_named(MEAN_RANGE, name), groups(ranges), predicted=expected, document=RANGE[name])
 
 
 def _figure(name: str, values: dict[str, Tensor], document: dict[str, float], caption: Text, axis: Text) -> Figure:
@@ -134,60 +115,30 @@ def _figure(name: str, values: dict[str, Tensor], document: dict[str, float], ca
     shares = tuple(i / 100 for i in range(1, 100))
     lines = []
     for which, label in LABELS.items():
-        x = tuple(quantile(values[which], q)[0] for q in shares)
-        lines.append(Line(label, x, shares))
+        lines.append(curve(label, [quantile(values[which], q)[0] for q in shares], shares))
         where = share(values[which] < document[which])[0]
-        lines.append(Line(DRAWN.format(label=label), (document[which],) * 2, (0.0, where), source="document"))
-    return Figure(
-        name,
-        caption,
-        axis,
-        Text("share of draws below (of 1)", "低于该值的抽样比例（满为 1）"),
-        tuple(lines),
-        x_log=True,
-    )
+        lines.append(curve(DRAWN.format(label=label), (document[which],) * 2, (0.0, where), "document"))
+    y_label = Text("share of draws below (of 1)", "低于该值的抽样比例（满为 1）")
+    return figure(name, caption, axis, y_label, lines, log="x")
 
 
 LABELS = {"narrow": Text("σ = 1", "σ = 1"), "wide": Text("σ = √512", "σ = √512")}
 DRAWN = Text("document 002, {label}", "文档 002，{label}")
-RANGE_AT = {
-    "narrow": Text("share of draws with a smaller range than 1.897, σ = 1", "极差小于 1.897 的抽样比例，σ = 1"),
-    "wide": Text("share of draws with a smaller range than 66.6, σ = √512", "极差小于 66.6 的抽样比例，σ = √512"),
-}
-ENTRY_AT = {
-    "narrow": Text(
-        "share of draws with a smaller largest entry than 0.1698, σ = 1", "最大元素小于 0.1698 的抽样比例，σ = 1"
-    ),
-    "wide": Text(
-        "share of draws with a smaller largest entry than 2.78·10⁻⁸, σ = √512",
-        "最大元素小于 2.78·10⁻⁸ 的抽样比例，σ = √512",
-    ),
-}
+RANGE_AT = Text("share of draws with a smaller range than {value}, {label}", "极差小于 {value} 的抽样比例，{label}")
+ENTRY_AT = Text(
+    "share of draws with a smaller largest entry than {value}, {label}", "最大元素小于 {value} 的抽样比例，{label}"
+)
 SMALLER = Text(
     "share of pairs of draws in which σ = √512 has the smaller largest entry",
     "两组抽样中 σ = √512 的最大元素更小的比例",
 )
 GONE = Text("share of draws with every entry below 0.01, σ = √512", "所有元素都小于 0.01 的抽样比例，σ = √512")
-MEDIAN = {
-    "narrow": Text("median of the largest entry, σ = 1", "最大元素的中位数，σ = 1"),
-    "wide": Text("median of the largest entry, σ = √512", "最大元素的中位数，σ = √512"),
-}
-MEAN = {
-    "narrow": Text("mean of the largest entry, σ = 1", "最大元素的均值，σ = 1"),
-    "wide": Text("mean of the largest entry, σ = √512", "最大元素的均值，σ = √512"),
-}
-MEAN_RANGE = {
-    "narrow": Text("mean range, σ = 1", "平均极差，σ = 1"),
-    "wide": Text("mean range, σ = √512", "平均极差，σ = √512"),
-}
-REPEATED = {
-    "narrow": Text(
-        "largest entry from the probabilities the document prints, σ = 1", "由文档印出的概率算得的最大元素，σ = 1"
-    ),
-    "wide": Text(
-        "largest entry from the probabilities the document prints, σ = √512", "由文档印出的概率算得的最大元素，σ = √512"
-    ),
-}
+MEDIAN = Text("median of the largest entry, {label}", "最大元素的中位数，{label}")
+MEAN = Text("mean of the largest entry, {label}", "最大元素的均值，{label}")
+MEAN_RANGE = Text("mean range, {label}", "平均极差，{label}")
+REPEATED = Text(
+    "largest entry from the probabilities the document prints, {label}", "由文档印出的概率算得的最大元素，{label}"
+)
 AGREES = Text(
     "largest relative difference between statistic and Jacobian written out", "统计量与写出的雅可比矩阵之间的最大相对差"
 )

@@ -3,23 +3,23 @@
 import torch
 from torch import Tensor
 
-from isotherm import ops, scale, theory
+from isotherm import scale, theory
 from isotherm.lab import minilm
-from isotherm.lab.claim import Claim, Result, Setting, verdict
+from isotherm.lab.claim import Claim, Result, Setting, conclude
+from isotherm.lab.dots import row_stats
+from isotherm.lab.figures import LAYER, MEASURED, curve, figure, heads_map, predicted
 from isotherm.lab.interval import geometric, interval, line_over_seeds, over_seeds
-from isotherm.lab.mathml import equation, row, sub, sup
-from isotherm.lab.mathml import sqrt as square_root
+from isotherm.lab.mathml import equation, root, row, sub, sup
 from isotherm.lab.numerals import numeral, percent
 from isotherm.language import Text
-from isotherm.record import Erratum, Figure, Heatmap, Line, Measured, Step
-from isotherm.stats import RowStats
+from isotherm.record import Erratum, Figure, Measured, Step
 
 NEAR = 2.0
 """A variance between 1/2 and 2 is near 1."""
 
 
 def experiment(setting: Setting) -> Result:
-    """Every head on every passage: moments of q and k, logit spread, and the softmax with and without 1/√d."""
+    """Measure every head on every passage: moments of q and k, logit spread, and rows with and without 1/√d."""
     model = minilm.trained()
     seen = []
     for i in range(setting["passages"]):
@@ -28,13 +28,16 @@ def experiment(setting: Setting) -> Result:
     every = interval([one.near for one in seen]).low > 1 - 1e-9
     typical = all(_within([one.median(name) for one in seen]) for name in ("var_q", "var_k"))
     freezes = interval([one.lost for one in seen]).low > 0.5
-    return Result(
-        verdict(every and freezes, under_condition=typical and freezes),
+    spread = torch.stack([one.spread for one in seen]).mean(0)
+    one_stands_out = Text("Logit spread of each head; one stands out.", "每个头的 logit 标准差；有一个格外突出。")
+    return conclude(
+        every and freezes,
         _sentence(seen),
         _measured(seen, every, typical, freezes),
-        CONDITION.format(**_condition(seen)) if typical and freezes and not every else None,
         (_spread_figure(seen), _entropy_figure(seen)),
-        (_heatmap(seen),),
+        [heads_map("trained-heads", one_stands_out, HEAD_SPREAD, spread)],
+        under=typical and freezes,
+        condition=CONDITION.format(**_condition(seen)),
     )
 
 
@@ -44,7 +47,7 @@ def _within(values: list[float]) -> bool:
 
 
 class _Passage:
-    """One passage: tensors [layers, heads] of what the derivation speaks of, and rows under both scales."""
+    """Measurements of one passage: moments of q and k [layers, heads], and rows with and without 1/√d."""
 
     def __init__(self, heads: minilm.Heads) -> None:
         q, k = heads.q, heads.k
@@ -56,7 +59,7 @@ class _Passage:
         self.spread = heads.spread()
         # Isotropic q and k of these sizes: given a query the keys' logits vary by |q|²·Var k.
         self.naive = heads.scale * (q.square().mean((2, 3)) * k.var(2).mean(2) * d).sqrt()
-        self.scaled, self.unscaled = (_rows(q, k, rule) for rule in (scale.InverseSqrt(), scale.NoScale()))
+        self.scaled, self.unscaled = (row_stats(q, k, rule) for rule in (scale.InverseSqrt(), scale.NoScale()))
         self.critical = theory.freezing_threshold(self.n)
         both = torch.stack([self.var_q, self.var_k])
         self.near = ((both > 1 / NEAR) & (both < NEAR)).all(0).double().mean().item()
@@ -76,21 +79,15 @@ def _tenth(values: Tensor) -> float:
     return values.flatten().quantile(0.1).item()
 
 
-def _rows(q: Tensor, k: Tensor, rule: scale.Rule) -> RowStats:
-    stats = ops.attention(q, k, k, scale=rule, stats=True).stats
-    assert stats is not None
-    return stats
-
-
 def _kurtosis(x: Tensor) -> Tensor:
-    """Of the components, each about its own mean; 3 for a normal distribution."""
+    """Kurtosis of the components, each about its own mean; 3 for a normal distribution."""
     centred = x - x.mean(2, keepdim=True)
     scaled = centred / centred.square().mean(2, keepdim=True).sqrt()
     return scaled.pow(4).mean((2, 3))
 
 
 def _correlation(q: Tensor, k: Tensor) -> Tensor:
-    """Between qᵢ and kᵢ of the same token, averaged over the dimensions."""
+    """Correlation between qᵢ and kᵢ of the same token, averaged over the dimensions."""
     a, b = (x - x.mean(2, keepdim=True) for x in (q, k))
     return ((a * b).mean(2) / (a.square().mean(2) * b.square().mean(2)).sqrt()).mean(2)
 
@@ -126,38 +123,21 @@ def _spread_figure(seen: list[_Passage]) -> Figure:
         torch.stack([getattr(one, name) for one in seen]).mean(0).flatten() for name in ("spread", "naive")
     )
     order = spread.argsort()
-    x = tuple(float(rank) for rank in range(1, len(order) + 1))
+    ranks = range(1, len(order) + 1)
     critical = interval([one.critical for one in seen]).mean
+    isotropic = Text("isotropic q and k of the same size", "同样大小的各向同性 q、k")
     lines = (
-        Line(Text("measured", "实测"), x, tuple(spread[order].tolist())),
-        Line(
-            Text("isotropic q and k of the same size", "同样大小的各向同性 q、k"),
-            x,
-            tuple(naive[order].tolist()),
-            source="predicted",
-        ),
-        Line(
-            Text("σ_c, where the softmax freezes", "σ_c：softmax 冻结处"),
-            x,
-            tuple(critical for _ in x),
-            source="predicted",
-        ),
-        Line(Text("the documents' assumption", "文档的假设"), x, tuple(1.0 for _ in x), source="document"),
+        curve(MEASURED, ranks, spread[order].tolist()),
+        predicted(isotropic, ranks, naive[order].tolist()),
+        predicted(Text("σ_c, where the softmax freezes", "σ_c：softmax 冻结处"), ranks, lambda _: critical),
+        curve(Text("the documents' assumption", "文档的假设"), ranks, lambda _: 1.0, "document"),
     )
     caption = Text(
         "All 72 heads in order of their logit spread. Most lie between 1 and σ_c, above the assumed 1; one head of "
-        "layer 0 lies "
-        "far beyond σ_c and works as an arg-max.",
+        "layer 0 lies far beyond σ_c and works as an arg-max.",
         "全部 72 个头按 logit 标准差排列。大多在 1 与 σ_c 之间，高于假设的 1；第 0 层有一个头远超 σ_c，形同 arg-max。",
     )
-    return Figure(
-        "trained-spread",
-        caption,
-        Text("head, by rank", "头（按排名）"),
-        Text("logit spread (nats)", "logit 标准差（nat）"),
-        lines,
-        y_log=True,
-    )
+    return figure("trained-spread", caption, Text("head, by rank", "头（按排名）"), HEAD_SPREAD, lines, log="y")
 
 
 def _entropy_figure(seen: list[_Passage]) -> Figure:
@@ -170,38 +150,15 @@ def _entropy_figure(seen: list[_Passage]) -> Figure:
         "The same q and k with and without 1/√32: without it every layer's rows collapse.",
         "同样的 q、k，除与不除 √32：不除时每一层都坍缩。",
     )
-    return Figure(
-        "trained-entropy",
-        caption,
-        Text("layer", "层"),
-        Text("median entropy ÷ ln n (1)", "熵 ÷ ln n 的中位数（1）"),
-        tuple(lines),
-    )
-
-
-def _heatmap(seen: list[_Passage]) -> Heatmap:
-    spread = torch.stack([one.spread for one in seen]).mean(0)
-    return Heatmap(
-        "trained-heads",
-        Text("Logit spread of each head; one stands out.", "每个头的 logit 标准差；有一个格外突出。"),
-        Text("head", "头"),
-        Text("layer", "层"),
-        Text("logit spread (nats)", "logit 标准差（nat）"),
-        tuple(float(head) for head in range(spread.shape[1])),
-        tuple(float(layer) for layer in range(spread.shape[0])),
-        tuple(tuple(line) for line in spread.tolist()),
-    )
+    y_label = Text("median entropy ÷ ln n (1)", "熵 ÷ ln n 的中位数（1）")
+    return figure("trained-entropy", caption, LAYER, y_label, lines)
 
 
 def _condition(seen: list[_Passage]) -> dict[str, str]:
-    mean = {name: interval([one.median(name) for one in seen]).mean for name in ("var_q", "var_k", "spread")}
-    largest = interval([one.var_q.max().item() for one in seen]).mean
-    near = interval([one.near for one in seen]).mean
-    return {
-        **{name: numeral(value, 2) for name, value in mean.items()},
-        "near": percent(near, 0),
-        "largest": numeral(largest, 2),
-    }
+    medians = ("var_q", "var_k", "spread")
+    found = {name: numeral(interval([one.median(name) for one in seen]).mean, 2) for name in medians}
+    largest = numeral(interval([one.var_q.max().item() for one in seen]).mean, 2)
+    return {**found, "near": percent(interval([one.near for one in seen]).mean, 0), "largest": largest}
 
 
 def _sentence(seen: list[_Passage]) -> Text:
@@ -212,15 +169,14 @@ def _sentence(seen: list[_Passage]) -> Text:
     values = _condition(seen) | {"widest": numeral(widest, 2), "before": numeral(before, 2), "after": numeral(after, 2)}
     return Text(
         "In all-MiniLM-L6-v2 the median head has Var q {var_q} and Var k {var_k}, but only {near} of heads are within "
-        "a factor of "
-        "2 of 1, and the widest spreads {widest} σ_c; without 1/√d the median row's entropy falls from {before} to "
-        "{after} of ln n.",
+        "a factor of 2 of 1, and the widest spreads {widest} σ_c; without 1/√d the median row's entropy falls from "
+        "{before} to {after} of ln n.",
         "all-MiniLM-L6-v2 中，中位的头 Var q 为 {var_q}、Var k 为 {var_k}，但只有 {near} 的头在 1 的 2 倍以内，最大的头"
-        "标准差达 {widest} σ_c；"
-        "不除以 √d 时，行熵的中位数从 ln n 的 {before} 降到 {after}。",
+        "标准差达 {widest} σ_c；不除以 √d 时，行熵的中位数从 ln n 的 {before} 降到 {after}。",
     ).format(**values)
 
 
+HEAD_SPREAD = Text("logit spread (nats)", "logit 标准差（nat）")
 NEAR_ONE = Text("share of heads with Var q and Var k between ½ and 2", "Var q 与 Var k 都在 ½ 到 2 之间的头所占比例")
 VAR_Q = Text("Var q, median head", "Var q，各头中位数")
 VAR_K = Text("Var k, median head", "Var k，各头中位数")
@@ -243,12 +199,10 @@ GATE_WITHOUT = Text("gate, tenth percentile of rows, without", "闸门，行的�
 PAST = Text("share of heads past σ_c without 1/√d", "不除以 √d 时超过 σ_c 的头所占比例")
 CONDITION = Text(
     "For the median head (Var q {var_q}, Var k {var_k}, logit spread {spread}), not for every head: {near} of heads "
-    "have both "
-    "variances between ½ and 2, and the largest Var q is {largest}. That 1/√d is needed holds for the model as a "
-    "whole.",
+    "have both variances between ½ and 2, and the largest Var q is {largest}. That 1/√d is needed holds for the model "
+    "as a whole.",
     "对中位的头成立（Var q {var_q}，Var k {var_k}，logit 标准差 {spread}），并非对每个头：两个方差都在 ½ 到 2 之间的头"
-    "占 {near}，最大的 Var q 为 {largest}。"
-    "而「需要 1/√d」对整个模型成立。",
+    "占 {near}，最大的 Var q 为 {largest}。而「需要 1/√d」对整个模型成立。",
 )
 STEPS = (
     Step(
@@ -268,7 +222,7 @@ STEPS = (
             "1.",
             "只有两者都没有偏好的方向时，它才化为大小之积；方差为 1 时即为 1。",
         ),
-        equation("σ", row("scale ·", square_root("d"), "· σ_q σ_k")),
+        equation("σ", row("scale ·", root("d"), "· σ_q σ_k")),
     ),
 )
 ERRATA = (
@@ -277,9 +231,8 @@ ERRATA = (
         Text("q and k have mean 0 and variance 1.", "向量 q 和 k 的均值为 0，方差为 1。"),
         Text(
             "An assumption for the start of training. In this trained model the component means are more than half as "
-            "large as "
-            "the standard deviations, the variances of heads run from below ½ to above 7, and q and k of a token are "
-            "correlated.",
+            "large as the standard deviations, the variances of heads run from below ½ to above 7, and q and k of a "
+            "token are correlated.",
             "这只是训练开始时的假设。在这个训练好的模型里，分量均值超过标准差的一半，各头的方差从不到 ½ 到超过 7，同一"
             "词元的 q 与 k 也彼此相关。",
         ),
@@ -293,16 +246,14 @@ CLAIM = Claim(
     ),
     statement=Text(
         "The components of q and k have mean 0 and variance 1, so 1/√d_k brings the logits to variance 1; without it "
-        "attention "
-        "freezes. (The documents' assumption, put to a trained model.)",
+        "attention freezes. (The documents' assumption, put to a trained model.)",
         "q、k 的各分量均值为 0、方差为 1，因此 1/√d_k 使 logit 的方差为 1；没有它，注意力会冻结。（把文档的假设用于训练"
         "好的模型。）",
     ),
     sources=("000", "001", "002", "003", "004"),
     hypothesis=Text(
         "In every head of all-MiniLM-L6-v2 Var q and Var k lie between ½ and 2, and without 1/√d the median row loses "
-        "more than "
-        "half of its entropy (95 % intervals over passages).",
+        "more than half of its entropy (95 % intervals over passages).",
         "在 all-MiniLM-L6-v2 的每个头中，Var q 与 Var k 都在 ½ 与 2 之间；不除以 √d 时，中位的行失去一半以上的熵（按文"
         "段的 95 % 区间）。",
     ),

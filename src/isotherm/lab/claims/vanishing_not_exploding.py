@@ -8,12 +8,20 @@ from torch import Tensor
 
 from isotherm import scale, theory
 from isotherm import softmax as forms
-from isotherm.lab.claim import Claim, Result, Setting, verdict
-from isotherm.lab.dots import normal
-from isotherm.lab.interval import interval, line_over_seeds, over_seeds, power
+from isotherm.lab.claim import Claim, Result, Setting, all_hold, at_most, conclude
+from isotherm.lab.dots import logits, normal
+from isotherm.lab.figures import MEAN, QUANTILES, figure, predicted
+from isotherm.lab.interval import (
+    interval,
+    line_over_seeds,
+    over_seeds,
+    powers,
+    quantile,
+    quantile_line,
+    quantile_of,
+)
 from isotherm.lab.mathml import equation, frac, row, sub, total
 from isotherm.lab.numerals import numeral
-from isotherm.lab.quantile import quantile, quantile_line, quantile_of
 from isotherm.language import Text
 from isotherm.record import Erratum, Figure, Line, Measured, Step
 
@@ -25,22 +33,20 @@ GROWTH = 2.0
 
 @dataclass(frozen=True)
 class Gradients:
-    """Gradients in many layers at one scale: of rows [layers, n] at the logits, q and k, and of each weight [layers]."""
+    """Gradients in many layers at one scale: of rows [layers, n] at the logits and at q, and of each weight [layers]."""
 
     through: Tensor
     logits: Tensor
     q: Tensor
-    k: Tensor
     w_q: Tensor
     w_k: Tensor
     w_v: Tensor
 
 
 def experiment(setting: Setting) -> Result:
-    """One sweep of the scale at one width, and 1/√d against none at several."""
-    factors = tuple(
-        10.0 ** (i / setting["per_decade"]) for i in range(-3 * setting["per_decade"], 3 * setting["per_decade"] + 1)
-    )
+    """Sweep the scale at one dimension, and compare 1/√d with no scale at several."""
+    decade = setting["per_decade"]
+    factors = tuple(10.0 ** (i / decade) for i in range(-3 * decade, 3 * decade + 1))
     sweep = {}
     for i, factor in enumerate(factors):
         sweep[factor] = layer(setting, setting["d"], factor)
@@ -50,37 +56,33 @@ def experiment(setting: Setting) -> Result:
     vanished = medians[factors[-1]] < max(medians.values()) / 1000
     unscaled = {d: (layer(setting, d, 1.0), layer(setting, d, sqrt(d))) for d in setting["dimensions"]}
     growth = {d: [float(b / a) for a, b in zip(one.w_q, two.w_q, strict=True)] for d, (one, two) in unscaled.items()}
+    tenth = {d: quantile(two.q, 0.1)[0] / quantile(one.q, 0.1)[0] for d, (one, two) in unscaled.items()}
     tame = all(interval(ratios).mean <= GROWTH for ratios in growth.values())
     numbers = (
-        Measured(THROUGH, through, predicted=0.5, holds=through <= 0.5 + 1e-12),
+        at_most(THROUGH, through, 0.5 + 1e-12, predicted=0.5),
         quantile_of(MEDIAN.format(c=1), sweep[1.0].logits, 0.5),
         quantile_of(MEDIAN.format(c=1000), sweep[factors[-1]].logits, 0.5, predicted=0.0, holds=vanished),
         *(
             over_seeds(WEIGHT.format(d=d), ratios, document=1.0, holds=interval(ratios).mean <= GROWTH)
             for d, ratios in growth.items()
         ),
-        *(
-            Measured(TENTH.format(d=d), quantile(two.q, 0.1)[0] / quantile(one.q, 0.1)[0])
-            for d, (one, two) in unscaled.items()
-        ),
+        *(Measured(TENTH.format(d=d), ratio) for d, ratio in tenth.items()),
         *_powers(sweep),
         Measured(OPTIMUM["p10"], _best(sweep, 0.1), predicted=theory.freezing_threshold(setting["n"])),
         Measured(OPTIMUM["p50"], _best(sweep, 0.5)),
         Measured(EVEN, quantile(sweep[1.0].q, 0.9)[0] / quantile(sweep[1.0].q, 0.1)[0]),
     )
-    at_logits = through <= 0.5 + 1e-12 and vanished
+    at_logits = all_hold((numbers[0], numbers[2]))
     d = max(growth)
-    return Result(
-        verdict(at_logits and tame, under_condition=at_logits),
-        SENTENCE.format(
-            through=numeral(through, 2),
-            d=d,
-            growth=numeral(interval(growth[d]).mean, 2),
-            tenth=numeral(quantile(unscaled[d][0].q, 0.1)[0] / quantile(unscaled[d][1].q, 0.1)[0], 2),
-        ),
+    less = numeral(quantile(unscaled[d][0].q, 0.1)[0] / quantile(unscaled[d][1].q, 0.1)[0], 2)
+    more = numeral(interval(growth[d]).mean, 2)
+    return conclude(
+        at_logits and tame,
+        SENTENCE.format(through=numeral(through, 2), d=d, growth=more, tenth=less),
         numbers,
-        CONDITION if at_logits and not tame else None,
         (_row_figure(sweep), _weight_figure(sweep), _logit_figure(setting, sweep)),
+        under=at_logits,
+        condition=CONDITION,
     )
 
 
@@ -90,21 +92,14 @@ def layer(setting: Setting, d: int, factor: float) -> Gradients:
     generator = setting.generator(d)
     x, target = normal((setting["layers"], n, width), generator), normal((setting["layers"], n, d), generator)
     weights = [(normal((setting["layers"], width, d), generator) / sqrt(width)).requires_grad_() for _ in range(3)]
-    multiplier = scale.value(scale.Relative(factor) * scale.InverseSqrt(), d, n)
-    assert multiplier is not None
     q, k, v = (x @ weight for weight in weights)
-    s = multiplier * (q @ k.mT)
+    s = logits(q, k, scale.Relative(factor) * scale.InverseSqrt())
     p = forms.softmax(s)
     loss = (p @ v - target).square().sum() / 2
-    at_p, at_s, at_q, at_k, *at_weights = torch.autograd.grad(loss, (p, s, q, k, *weights))
+    at_p, at_s, at_q, *at_weights = torch.autograd.grad(loss, (p, s, q, *weights))
     size = at_s.norm(dim=-1)
-    return Gradients(
-        size / at_p.norm(dim=-1),
-        size,
-        at_q.norm(dim=-1),
-        at_k.norm(dim=-1),
-        *(at.flatten(1).norm(dim=-1) for at in at_weights),
-    )
+    of_weights = (at.flatten(1).norm(dim=-1) for at in at_weights)
+    return Gradients(size / at_p.norm(dim=-1), size, at_q.norm(dim=-1), *of_weights)
 
 
 Sweep = dict[float, Gradients]
@@ -114,11 +109,10 @@ def _powers(sweep: Sweep) -> list[Measured]:
     """The power of the scale that the mean (p = 1) and the root mean square (p = 2) of ‖∂L/∂q‖ follow at either end."""
     small, large = [f for f in sweep if f <= SMALL], [f for f in sweep if LARGE[0] <= f <= LARGE[1]]
     numbers = []
-    for name, factors, p, predicted in (("small", small, 1, 1.0), ("mean", large, 1, 0.0), ("rms", large, 2, 0.5)):
+    for name, factors, p, expected in (("small", small, 1, 1.0), ("mean", large, 1, 0.0), ("rms", large, 2, 0.5)):
         # Few rows carry the gradient at a large scale: layers are pooled by eights before the logarithm is taken.
         sizes = torch.stack([(sweep[f].q ** p).mean(-1).reshape(-1, 8).mean(-1) ** (1 / p) for f in factors])
-        values = [power(factors, column.tolist()) for column in sizes.T]
-        numbers.append(over_seeds(POWER[name], values, predicted=predicted))
+        numbers.append(over_seeds(POWER[name], powers(factors, sizes.tolist()), predicted=expected))
     return numbers
 
 
@@ -130,18 +124,12 @@ def _best(sweep: Sweep, q: float) -> float:
 def _row_figure(sweep: Sweep) -> Figure:
     factors = tuple(sweep)
     rows = [sweep[factor].q for factor in factors]
-    mean = line_over_seeds(Text("mean", "均值"), factors, [found.mean(-1).tolist() for found in rows])
-    rms = line_over_seeds(
-        Text("root mean square", "均方根"), factors, [found.square().mean(-1).sqrt().tolist() for found in rows]
+    squares = [found.square().mean(-1).sqrt().tolist() for found in rows]
+    lines = (
+        line_over_seeds(MEAN, factors, [found.mean(-1).tolist() for found in rows]),
+        line_over_seeds(Text("root mean square", "均方根"), factors, squares),
+        *(_positive(quantile_line(name, factors, rows, q)) for q, name in QUANTILES.items()),
     )
-    quantiles = [
-        _positive(quantile_line(name, factors, rows, q))
-        for q, name in (
-            (0.1, Text("10th percentile", "10 % 分位")),
-            (0.5, Text("median", "中位数")),
-            (0.9, Text("90th percentile", "90 % 分位")),
-        )
-    ]
     caption = Text(
         "The gradient that reaches one query, from a scale far too small to one far too large. On the left everything "
         "shrinks with the scale itself. On the right the rows part: the 10th percentile dies, then the median, the "
@@ -149,15 +137,8 @@ def _row_figure(sweep: Sweep) -> Figure:
         "到达单个查询的梯度，从远远过小的缩放到远远过大的缩放。左侧一切随缩放本身缩小。右侧各行分道扬镳：先是 10 % 分"
         "位消亡，再是中位数，均值不变，均方根却由越来越少的行撑着继续增长。",
     )
-    return Figure(
-        "gradient-to-q",
-        caption,
-        FACTOR,
-        Text("‖∂L/∂q‖ of a row", "一行的 ‖∂L/∂q‖"),
-        (mean, rms, *quantiles),
-        x_log=True,
-        y_log=True,
-    )
+    y_label = Text("‖∂L/∂q‖ of a row", "一行的 ‖∂L/∂q‖")
+    return figure("gradient-to-q", caption, FACTOR, y_label, lines, log="xy")
 
 
 def _weight_figure(sweep: Sweep) -> Figure:
@@ -172,20 +153,18 @@ def _weight_figure(sweep: Sweep) -> Figure:
         "权重的梯度是所有行之和。它并不随缩放增大而消失：W_q 与 W_k 的梯度一路上升，越过了大多数行已无梯度可给的那一"
         "点。W_v 几乎不受影响。",
     )
-    return Figure("gradient-to-weights", caption, FACTOR, Text("‖∂L/∂W‖", "‖∂L/∂W‖"), lines, x_log=True, y_log=True)
+    return figure("gradient-to-weights", caption, FACTOR, Text("‖∂L/∂W‖", "‖∂L/∂W‖"), lines, log="xy")
 
 
 def _logit_figure(setting: Setting, sweep: Sweep) -> Figure:
     factors = tuple(sweep)
     rows = [sweep[factor].logits for factor in factors]
-    gate = tuple(
-        theory.gaussian_attention(setting["n"], setting["d"], factor / sqrt(setting["d"])).jacobian_trace
-        for factor in factors
-    )
+    n, d = setting["n"], setting["d"]
+    gate = [theory.gaussian_attention(n, d, factor / sqrt(d)).jacobian_trace for factor in factors]
     lines = (
-        line_over_seeds(Text("mean", "均值"), factors, [found.mean(-1).tolist() for found in rows]),
-        _positive(quantile_line(Text("median", "中位数"), factors, rows, 0.5)),
-        Line(Text("expected gate 1 − Σp²", "闸门 1 − Σp² 的期望"), factors, gate, source="predicted"),
+        line_over_seeds(MEAN, factors, [found.mean(-1).tolist() for found in rows]),
+        _positive(quantile_line(QUANTILES[0.5], factors, rows, 0.5)),
+        predicted(Text("expected gate 1 − Σp²", "闸门 1 − Σp² 的期望"), factors, gate),
     )
     caption = Text(
         "The gradient at the logits, before it is multiplied by the scale. Here the document is right: it is bounded "
@@ -194,15 +173,8 @@ def _logit_figure(setting: Setting, sweep: Sweep) -> Figure:
         "logits 处的梯度，尚未乘以缩放。在这里文档是对的：任何缩放下它都有界，超过 σ = √(2 ln n) 后下降，均值随闸门按 "
         "1/缩放 下降，中位数快得多。",
     )
-    return Figure(
-        "gradient-at-logits",
-        caption,
-        FACTOR,
-        Text("‖∂L/∂s‖ of a row; gate", "一行的 ‖∂L/∂s‖；闸门"),
-        lines,
-        x_log=True,
-        y_log=True,
-    )
+    y_label = Text("‖∂L/∂s‖ of a row; gate", "一行的 ‖∂L/∂s‖；闸门")
+    return figure("gradient-at-logits", caption, FACTOR, y_label, lines, log="xy")
 
 
 def _positive(line: Line) -> Line:

@@ -3,14 +3,14 @@
 from math import sqrt
 
 from isotherm import scale, theory
-from isotherm.lab.claim import Claim, Result, Setting, verdict
+from isotherm.lab.claim import Claim, Result, Setting, all_hold, conclude
 from isotherm.lab.dots import Plan, independent, moments, normal
-from isotherm.lab.interval import interval, line_over_seeds, over_seeds, power
-from isotherm.lab.mathml import equation, row
-from isotherm.lab.mathml import sqrt as root
+from isotherm.lab.figures import D, curve, figure, predicted
+from isotherm.lab.interval import interval, line_over_seeds, over_seeds, powers
+from isotherm.lab.mathml import equation, root, row
 from isotherm.lab.numerals import numeral
 from isotherm.language import Text
-from isotherm.record import Erratum, Figure, Line, Measured, Step
+from isotherm.record import Erratum, Figure, Measured, Step
 
 NEAR = 0.05
 
@@ -26,36 +26,18 @@ def experiment(setting: Setting) -> Result:
     variance = {d: values[:seeds] for d, values in plans.items()}
     deviation = {d: [sqrt(value) for value in values] for d, values in variance.items()}
     above = [d for d in dimensions if d > 1]
-    exponents = {name: _powers(above, table) for name, table in (("variance", variance), ("deviation", deviation))}
+    exponents, root_exponents = (powers(above, [table[d] for d in above]) for table in (variance, deviation))
+    exponent = interval(exponents).mean
     numbers = (
         *(_ratio(AS_WORDED, d, variance[d]) for d in dimensions),
         *(_ratio(AS_MEANT, d, deviation[d], counts=False) for d in dimensions),
-        over_seeds(
-            POWER,
-            exponents["variance"],
-            predicted=1.0,
-            document=0.5,
-            holds=abs(interval(exponents["variance"]).mean - 0.5) < NEAR,
-        ),
-        over_seeds(DEVIATION_POWER, exponents["deviation"], predicted=0.5),
+        over_seeds(POWER, exponents, predicted=1.0, document=0.5, holds=abs(exponent - 0.5) < NEAR),
+        over_seeds(DEVIATION_POWER, root_exponents, predicted=0.5),
     )
     at = setting["document"]
-    return Result(
-        verdict(all(number.holds is not False for number in numbers)),
-        SENTENCE.format(
-            d=at,
-            variance=numeral(interval(variance[at]).mean),
-            root=numeral(sqrt(at)),
-            power=numeral(interval(exponents["variance"]).mean),
-        ),
-        numbers,
-        figures=(_figure(dimensions, variance, deviation),),
-    )
-
-
-def _powers(dimensions: list[int], table: dict[int, list[float]]) -> list[float]:
-    """The power of d in each group of draws."""
-    return [power(dimensions, list(values)) for values in zip(*(table[d] for d in dimensions), strict=True)]
+    measured = numeral(interval(variance[at]).mean)
+    sentence = SENTENCE.format(d=at, variance=measured, root=numeral(sqrt(at)), power=numeral(exponent))
+    return conclude(all_hold(numbers), sentence, numbers, [_figure(dimensions, variance, deviation)])
 
 
 def _ratio(name: Text, d: int, values: list[float], *, counts: bool = True) -> Measured:
@@ -69,24 +51,19 @@ def _ratio(name: Text, d: int, values: list[float], *, counts: bool = True) -> M
 
 
 def _figure(dimensions: tuple[int, ...], variance: dict[int, list[float]], deviation: dict[int, list[float]]) -> Figure:
-    x = tuple(map(float, dimensions))
+    called = Text("√d, what document 002 calls the variance", "√d，文档 002 称之为方差")
     lines = (
-        line_over_seeds(Text("variance, measured", "方差，实测"), x, [variance[d] for d in dimensions]),
-        line_over_seeds(Text("standard deviation, measured", "标准差，实测"), x, [deviation[d] for d in dimensions]),
-        Line(Text("d", "d"), x, x, source="predicted"),
-        Line(
-            Text("√d, what document 002 calls the variance", "√d，文档 002 称之为方差"),
-            x,
-            tuple(sqrt(d) for d in x),
-            source="document",
-        ),
+        line_over_seeds(Text("variance, measured", "方差，实测"), dimensions, variance.values()),
+        line_over_seeds(Text("standard deviation, measured", "标准差，实测"), dimensions, deviation.values()),
+        predicted(Text("d", "d"), dimensions, float),
+        curve(called, dimensions, sqrt, "document"),
     )
     caption = Text(
         "Variance and standard deviation of q·k. The document's √d is the lower line: the standard deviation.",
         "q·k 的方差与标准差。文档所说的 √d 是下面那条线：标准差。",
     )
     y = Text("variance (nats²), standard deviation (nats)", "方差（nat²）、标准差（nat）")
-    return Figure("variance-is-sqrt-d", caption, Text("d (dimensions)", "d（维）"), y, lines, x_log=True, y_log=True)
+    return figure("variance-is-sqrt-d", caption, D, y, lines, log="xy")
 
 
 AS_WORDED = Text("variance of q·k over √d, d = {d}", "q·k 的方差与 √d 之比，d = {d}")

@@ -1,4 +1,8 @@
-"""Fused GPU kernels: the output and every row statistic in one pass. Triton is imported when they are first used."""
+"""Fused GPU kernels: output and every row statistic in one pass over the keys.
+
+README.md in this folder is the map: what each file is for, and one call from here to the fields of `RowStats`. Triton is
+imported when a kernel is first used.
+"""
 
 import os
 from collections.abc import Sequence
@@ -15,11 +19,11 @@ from isotherm.stats import RowStats
 DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 WIDEST = 256
 INSTALLED = find_spec("triton") is not None
-"""Found out here, since a graph that is being compiled cannot ask."""
+"""Determined at import, since Dynamo of PyTorch 2.11 does not trace `find_spec`."""
 
 
 def unsupported(problem: Problem) -> Text | None:
-    """What the kernels cannot be asked for."""
+    """Return what the kernels do not support about this problem, or None."""
     if not INSTALLED:
         return Text("a machine without triton (pip install triton)", "未安装 triton 的机器（pip install triton）")
     if problem.q.device.type != "cuda" and os.environ.get("TRITON_INTERPRET") != "1":
@@ -37,7 +41,7 @@ def unsupported(problem: Problem) -> Text | None:
 
 
 def solve(problem: Problem, *, stats: bool) -> Solution:
-    """Output, lse and, if asked for, statistics; output and lse are differentiable."""
+    """Compute output, lse and, if asked for, statistics. Output and lse are differentiable."""
     from isotherm.ops.triton import registration
     from isotherm.ops.triton.fields import Fields
 
@@ -46,41 +50,41 @@ def solve(problem: Problem, *, stats: bool) -> Solution:
 
 
 def statistics(problem: Problem, rows: Tensor | None = None) -> RowStats:
-    """The statistics alone, without weights · v, of every row or of some; keys are split where rows are few."""
+    """Compute the statistics alone, without weights · v, of every row or of some."""
     return statistics_at(problem, [problem.scale], rows)[0]
 
 
 @torch.no_grad()
 def statistics_at(problem: Problem, scales: Sequence[float], rows: Tensor | None = None) -> list[RowStats]:
-    """The statistics at each of `scales` in place of the problem's own, from one pass over q·kᵀ."""
+    """Compute the statistics at each of `scales` in place of the problem's own, from one pass over q·kᵀ."""
     from isotherm.ops.triton import registration
     from isotherm.ops.triton.fields import Fields
 
     wanted = [float(scale) for scale in scales]
     ascending = sorted(wanted)
     measure: Any = registration.measure_op if torch.compiler.is_compiling() else registration.measure
-    parts = Fields(*measure(*_arguments(problem), None if rows is None else _places(rows), ascending)).parts()
+    parts = Fields(*measure(*_arguments(problem), None if rows is None else _indices(rows), ascending)).parts()
     found = {scale: fields.stats() for scale, fields in zip(ascending, parts, strict=True)}
     return [found[scale] for scale in wanted]
 
 
 def _arguments(problem: Problem) -> tuple[Any, ...]:
-    """Of a `Call`, in its order."""
-    seen = problem.visibility
+    """Return the fields of an `AttentionCall`, in their order."""
+    visibility = problem.visibility
     return (
         problem.q,
         problem.k,
         problem.v,
-        _places(seen.positions),
-        seen.mask,
+        _indices(visibility.positions),
+        visibility.mask,
         problem.bias,
-        seen.causal,
-        seen.window or 0,
+        visibility.causal,
+        visibility.window or 0,
         problem.scale,
         problem.softcap or 0.0,
     )
 
 
-def _places(x: Tensor) -> Tensor:
-    """Whole numbers as the kernels read them."""
+def _indices(x: Tensor) -> Tensor:
+    """Return whole numbers as the kernels read them."""
     return x.to(torch.int64).contiguous()

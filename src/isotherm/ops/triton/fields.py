@@ -1,4 +1,4 @@
-"""What the kernels write for each row, and the `RowStats` made of it."""
+"""What the kernels store for each row, and the `RowStats` made of it."""
 
 from dataclasses import dataclass
 
@@ -12,9 +12,9 @@ NAMES = ("count", "mean", "m2", "peak", "rest", "rest2", "cross", "first_logit")
 
 @dataclass(frozen=True)
 class Fields:
-    """Per row, in float64 but for the key index and the mark of a row that met NaN or Inf.
+    """The sums of `RowStats` for each row, as the kernels store them.
 
-    values [..., 8, B, Hq, R] in the order of `NAMES`; first_key, broken [..., B, Hq, R].
+    values float64 [..., 8, B, Hq, R] in the order of `NAMES`; first_key int64 and broken bool [..., B, Hq, R].
     """
 
     values: Tensor
@@ -23,7 +23,7 @@ class Fields:
 
     @classmethod
     def empty(cls, shape: tuple[int, ...], device: torch.device, *, parts: int | None = None) -> "Fields":
-        """Memory for the rows of `shape`; `parts` times of it when keys are split or several scales looked at."""
+        """Allocate fields for the rows of `shape`, `parts` times if the keys are split or there are several scales."""
         lead = () if parts is None else (parts,)
         return cls(
             torch.empty(*lead, len(NAMES), *shape, dtype=torch.float64, device=device),
@@ -33,15 +33,19 @@ class Fields:
 
     @property
     def tensors(self) -> tuple[Tensor, Tensor, Tensor]:
-        """All there are."""
+        """The three tensors, in the order in which kernels take them."""
         return self.values, self.first_key, self.broken
 
+    def some_parts(self, which: slice) -> "Fields":
+        """The fields of consecutive parts. Nothing is copied."""
+        return Fields(*(x[which] for x in self.tensors))
+
     def parts(self) -> list["Fields"]:
-        """Each of several."""
+        """The fields of each part. Nothing is copied."""
         return [Fields(*each) for each in zip(*(x.unbind(0) for x in self.tensors), strict=True)]
 
     def stats(self) -> RowStats:
-        """The same as the rest of the library knows it; nothing is copied."""
+        """The fields of one part as `RowStats`. Nothing is copied."""
         count, mean, m2, peak, rest, rest2, cross, first_logit = self.values.unbind(0)
         return RowStats(
             moments=Moments(count, mean, m2),

@@ -1,6 +1,6 @@
-"""The kernels as PyTorch operators: autograd, `torch.compile` without graph breaks, CUDA graphs.
+"""The kernels as PyTorch operators, for autograd, `torch.compile` without graph breaks, and CUDA graphs.
 
-Statistics leave the operator as plain tensors (what `Fields` holds) and carry no gradient.
+Statistics leave an operator as plain tensors, those of `Fields`, and carry no gradient.
 """
 
 from typing import Any
@@ -8,32 +8,32 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from isotherm.ops.triton import attend, backward, dense
-from isotherm.ops.triton import scales as several
-from isotherm.ops.triton.attend import Call
-from isotherm.ops.triton.fields import NAMES, Fields
+from isotherm.ops.triton import attention_call, backward, fast, several_scales
+from isotherm.ops.triton.attention_call import AttentionCall
+from isotherm.ops.triton.fields import Fields
 
 CALL = (
     "Tensor q, Tensor k, Tensor v, Tensor positions, Tensor? mask, Tensor? bias, "
     "bool causal, SymInt window, float scale, float softcap"
 )
-"""What a `Call` is made of, in its order: every operator is given that first."""
+"""The fields of an `AttentionCall` in their order: the first arguments of every operator."""
 
 
 @torch.library.custom_op(
     "isotherm::attend", mutates_args=(), schema=f"({CALL}, bool stats) -> (Tensor, Tensor, Tensor, Tensor, Tensor)"
 )
 def attend_op(*given: Any) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """output [B, Hq, T, Dv], lse [B, Hq, T], then values, first_key and broken of `Fields` (no rows without `stats`)."""
+    """Return output [B, Hq, T, Dv], lse [B, Hq, T], and the three tensors of `Fields` (without rows unless `stats`)."""
     *parts, stats = given
-    call = Call(*parts)
-    out, lse, values, first_key, broken = _memory(call.q, call.v, stats)
-    with attend.where(call.q):
-        dense.fill(call, output=(out, lse), fields=Fields(values, first_key, broken) if stats else None)
+    call = AttentionCall(*parts)
+    out, lse, values, first_key, broken = _allocate(call.q, call.v, stats)
+    with attention_call.on_device_of(call.q):
+        fields = Fields(values, first_key, broken) if stats else None
+        fast.run_fast_or_general(call, output=(out, lse), fields=fields)
     return out, lse, values, first_key, broken
 
 
-def _memory(q: Tensor, v: Tensor, stats: bool) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+def _allocate(q: Tensor, v: Tensor, stats: bool) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     b, h, t = q.shape[:3]
     fields = Fields.empty((b, h, t) if stats else (0, 0, 0), q.device)
     out = torch.empty(b, h, t, v.shape[3], dtype=v.dtype, device=q.device)
@@ -44,16 +44,16 @@ def _memory(q: Tensor, v: Tensor, stats: bool) -> tuple[Tensor, Tensor, Tensor, 
 @attend_op.register_fake
 def _(q: Tensor, *others: Any) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     _, v, *_, stats = others
-    return _memory(q, v, stats)
+    return _allocate(q, v, stats)
 
 
 def measure(*given: Any) -> tuple[Tensor, Tensor, Tensor]:
-    """values, first_key and broken of `Fields` at each of `scales` (ascending, in place of `scale`), of all rows or some."""
+    """Return the tensors of `Fields` at each of `scales` (ascending, in place of `scale`), of all rows or some."""
     *parts, scales = given
-    call = Call(*parts)
+    call = AttentionCall(*parts)
     fields = Fields.empty(call.shape, call.q.device, parts=len(scales))
-    with attend.where(call.q):
-        several.run(call, scales, fields)
+    with attention_call.on_device_of(call.q):
+        several_scales.run(call, scales, fields)
     return fields.tensors
 
 
@@ -63,7 +63,7 @@ measure_op = torch.library.custom_op(
     mutates_args=(),
     schema=f"({CALL}, Tensor? rows, float[] scales) -> (Tensor, Tensor, Tensor)",
 )
-"""For graphs; called directly it spares 15 µs."""
+"""For `torch.compile`. Outside a graph `measure` is called directly, which saves 15 µs."""
 
 
 @measure_op.register_fake
@@ -80,14 +80,14 @@ def _(q: Tensor, *others: Any) -> tuple[Tensor, Tensor, Tensor]:
     " -> (Tensor, Tensor, Tensor, Tensor)",
 )
 def backward_op(*given: Any) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """d_q, d_k, d_v, and d_bias (nothing in it unless wanted)."""
+    """Return d_q, d_k, d_v and d_bias, which is empty unless wanted."""
     *parts, output, lse, d_output, d_lse, wants_bias = given
-    call = Call(*parts)
-    with attend.where(call.q):
-        if backward.stock_can(call, d_lse):
-            d_q, d_k, d_v, d_bias = backward.stock(call, output, lse, d_output)
+    call = AttentionCall(*parts)
+    with attention_call.on_device_of(call.q):
+        if backward.cudnn_can(call, d_lse):
+            d_q, d_k, d_v, d_bias = backward.by_cudnn(call, output, lse, d_output)
         else:
-            d_q, d_k, d_v, d_bias = backward.own(call, output, lse, d_output, d_lse, wants_bias=wants_bias)
+            d_q, d_k, d_v, d_bias = backward.by_our_kernels(call, output, lse, d_output, d_lse, wants_bias=wants_bias)
     wanted = None if d_bias is None or call.bias is None else d_bias.to(call.bias.dtype)
     return d_q, d_k, d_v, torch.empty(0, device=d_q.device) if wanted is None else wanted
 
@@ -121,5 +121,3 @@ def _backward(ctx: Any, d_output: Tensor | None, d_lse: Tensor | None, *_: Any) 
 
 
 attend_op.register_autograd(_backward, setup_context=_setup)
-
-__all__ = ["NAMES", "attend_op", "backward_op", "measure", "measure_op"]

@@ -1,4 +1,4 @@
-"""All claims of a run in their chapters, and what follows from them together."""
+"""A run of the lab: its claims in chapters, and what was counted over all of them."""
 
 from collections import Counter
 from collections.abc import Iterator
@@ -12,7 +12,7 @@ SCHEMA = "isotherm.explain/1"
 
 @dataclass(frozen=True)
 class Chapter:
-    """A few claims about one thing."""
+    """Claims about one subject."""
 
     id: str
     title: Text
@@ -53,7 +53,7 @@ class Book:
         return tuple((timed, erratum) for timed in self.claims() for erratum in timed.record.errata)
 
     def verdicts(self) -> Counter[Verdict]:
-        """How many of each."""
+        """How many claims have each verdict."""
         return Counter(timed.record.verdict for timed in self.claims())
 
 

@@ -3,19 +3,18 @@
 from collections.abc import Iterator
 from string import ascii_lowercase
 
-from isotherm.language import Text
 from isotherm.record import Figure, Heatmap, Measured, Timed
-from isotherm.report.explain import curves, heat, mathml, svg, words
+from isotherm.report.draw import svg
+from isotherm.report.explain import mathml, words
 from isotherm.report.explain.book import drawings
-from isotherm.report.explain.markup import Html, both, join, tag
-from isotherm.report.explain.series import is_paired, series
+from isotherm.report.markup import Html, both, join, tag
 
 FEW = 12
 """Numbers shown at once; the rest unfold."""
 
 
 def article(timed: Timed, number: str) -> Html:
-    """The whole claim."""
+    """The claim as an `<article>`; `number` is its number on the page."""
     record = timed.record
     tables = [_numbers(timed, record.measured)]
     if timed.timings:
@@ -29,7 +28,7 @@ def article(timed: Timed, number: str) -> Html:
         _statement(timed),
         _answer(timed),
         *(_picture(heatmap, next(labels)) for heatmap in record.heatmaps[:1]),
-        *_smaller(record.heatmaps[1:], labels),
+        *_side_by_side([_picture(heatmap, next(labels), small=True) for heatmap in record.heatmaps[1:]]),
         _beside(timed, labels),
         *tables,
         id=record.id,
@@ -68,7 +67,7 @@ def _answer(timed: Timed) -> Html:
 
 
 def _beside(timed: Timed, labels: Iterator[str]) -> Html:
-    """Theory on one side, evidence on the other; with much evidence and little theory, the pictures side by side."""
+    """Theory on the left, the first pictures on the right, the others below."""
     record = timed.record
     theory = [tag("h4", both(words.HYPOTHESIS)), tag("p", both(record.hypothesis))]
     if record.steps:
@@ -76,98 +75,65 @@ def _beside(timed: Timed, labels: Iterator[str]) -> Html:
             tag("li", both(step.sentence, "p"), _formula(step.math) if step.math else None) for step in record.steps
         ]
         theory += [tag("h4", both(words.DERIVATION)), tag("ol", *steps, class_="steps")]
-    figures = [_figure(figure, next(labels)) for figure in (*record.figures, *timed.timing_figures)]
+    figures = [_picture(figure, next(labels)) for figure in (*record.figures, *timed.timing_figures)]
     if not figures:
         return tag("div", tag("div", *theory, class_="theory"), class_="two alone")
-    side, below = figures[:2] if record.steps else figures[:1], figures[2:] if record.steps else figures[1:]
-    first = tag("div", tag("div", *theory, class_="theory"), tag("div", *side, class_="shown"), class_="two")
-    return join(first, tag("div", *below, class_="two drawn")) if below else first
+    beside = 2 if record.steps else 1
+    shown = tag("div", *figures[:beside], class_="shown")
+    return join(tag("div", tag("div", *theory, class_="theory"), shown, class_="two"), *_side_by_side(figures[beside:]))
+
+
+def _side_by_side(pictures: list[Html]) -> list[Html]:
+    return [tag("div", *pictures, class_="two drawn")] if pictures else []
 
 
 def _formula(math: str) -> Html:
     return tag("div", Html(mathml.to_html(math)), class_="formula")
 
 
-def _figure(figure: Figure, number: str) -> Html:
-    key = [(svg.swatch(look, figure.bars), look.name) for look in series(figure) if look.name is not None]
-    if is_paired(figure):
-        key.append((svg.paired_sign(), words.PREDICTED))
+def _picture(picture: Figure | Heatmap, number: str, *, small: bool = False) -> Html:
+    """A picture with its legend and caption: the first heat map of a claim takes the whole width."""
     items = [
         tag("li", tag("svg", sign, viewBox="0 0 28 14", aria_hidden="true"), tag("span", both(name)))
-        for sign, name in key
+        for sign, name in svg.signs(picture)
     ]
-    caption = tag(
-        "figcaption", tag("b", both(words.FIGURE.format(n=number))), both(figure.caption), id=f"{figure.id}-caption"
-    )
-    return tag("figure", curves.draw(figure), tag("ul", *items, class_="key-list"), caption, id=f"figure-{figure.id}")
-
-
-def _sign(drawing: Html) -> Html:
-    return tag("svg", drawing, viewBox="0 0 28 14", aria_hidden="true")
-
-
-def _smaller(heatmaps: tuple[Heatmap, ...], labels: Iterator[str]) -> list[Html]:
-    """Further heat maps, two by two."""
-    pictures = [_picture(heatmap, next(labels), heat.NARROW) for heatmap in heatmaps]
-    return [tag("div", *pictures, class_="two drawn")] if pictures else []
-
-
-def _picture(heatmap: Heatmap, number: str, width: int = heat.WIDTH) -> Html:
-    """A heat map: the first of a claim takes the whole width."""
-    key = None
-    if heatmap.boundary is not None:
-        key = tag("ul", tag("li", _sign(heat.sign()), tag("span", both(heatmap.boundary.name))), class_="key-list")
-    name = f"{heatmap.id}-caption"
-    caption = tag("figcaption", tag("b", both(words.FIGURE.format(n=number))), both(heatmap.caption), id=name)
-    drawing = tag(
-        "div", heat.draw(heatmap, width=width), class_="scroll", tabindex="0", role="region", aria_labelledby=name
-    )
-    kind = "picture" if width == heat.WIDTH else "picture small"
-    return tag("figure", drawing, key, caption, class_=kind, id=f"figure-{heatmap.id}")
+    key = tag("ul", *items, class_="key-list") if items else None
+    name, drawing, kind = f"{picture.id}-caption", svg.draw(picture, small=small), None
+    if isinstance(picture, Heatmap):
+        drawing = tag("div", drawing, class_="scroll", tabindex="0", role="region", aria_labelledby=name)
+        kind = "picture small" if small else "picture"
+    caption = tag("figcaption", tag("b", both(words.FIGURE.format(n=number))), both(picture.caption), id=name)
+    return tag("figure", drawing, key, caption, class_=kind, id=f"figure-{picture.id}")
 
 
 def _numbers(timed: Timed, measured: tuple[Measured, ...]) -> Html | None:
-    """Measured beside predicted beside the document's; columns without a number are left out."""
+    """Measured beside predicted beside the document's numbers; those past the first few unfold."""
     if not measured:
         return None
-    columns = {
-        "interval": any(it.low is not None for it in measured),
-        "predicted": any(it.predicted is not None for it in measured),
-        "document": any(it.document is not None for it in measured),
-        "holds": any(it.holds is not None for it in measured),
-    }
-    rows = [_row(it, columns) for it in measured]
-    label = words.TABLE_LABEL.format(title=timed.record.title)
-    first = _table(rows[:FEW], columns, label)
-    if len(rows) <= FEW:
+    first = _table(timed, measured, measured[:FEW])
+    if len(measured) <= FEW:
         return tag("div", first, class_="numbers")
-    more = tag("summary", both(words.MORE_NUMBERS.format(n=len(rows) - FEW)))
-    return tag("div", first, tag("details", more, _table(rows[FEW:], columns, label)), class_="numbers")
+    more = tag("summary", both(words.MORE_NUMBERS.format(n=len(measured) - FEW)))
+    return tag("div", first, tag("details", more, _table(timed, measured, measured[FEW:])), class_="numbers")
 
 
-def _table(rows: list[Html], columns: dict[str, bool], label: Text) -> Html:
-    names = {"interval": words.INTERVAL, "predicted": words.PREDICTED, "document": words.IN_DOCUMENT}
-    heads = [tag("th", both(words.MEASURED), scope="col", class_="number")]
-    heads += [tag("th", both(name), scope="col", class_="number") for key, name in names.items() if columns[key]]
-    if columns["holds"]:
-        heads.append(tag("th", both(words.HOLDS), scope="col", class_="held"))
+def _table(timed: Timed, measured: tuple[Measured, ...], part: tuple[Measured, ...]) -> Html:
+    columns, judged = words.columns(measured), any(it.holds is not None for it in measured)
+    heads = [tag("th", both(name), scope="col", class_="number") for name in columns.values()]
+    heads += [tag("th", both(words.HOLDS), scope="col", class_="held")] if judged else []
+    rows = []
+    for it in part:
+        cells = []
+        for field in columns:
+            exact = None if field == "low" else getattr(it, field)
+            kind = "number ours" if field == "value" else "number"
+            title = None if exact is None else repr(exact)
+            cells.append(tag("td", words.cell(it, field), class_=kind, title=title))
+        cells += [tag("td", _held(it.holds), class_="held")] if judged else []
+        rows.append(tag("tr", tag("th", both(it.name), scope="row"), *cells))
     head = tag("thead", tag("tr", tag("th", both(words.QUANTITY), scope="col"), *heads))
-    caption = tag("caption", both(label), class_="unseen")
+    caption = tag("caption", both(words.TABLE_LABEL.format(title=timed.record.title)), class_="unseen")
     return tag("div", tag("table", caption, head, tag("tbody", *rows)), class_="scroll", tabindex="0")
-
-
-def _row(it: Measured, columns: dict[str, bool]) -> Html:
-    cells = [tag("td", words.number(it.value), class_="number ours", title=repr(it.value))]
-    if columns["interval"]:
-        cells.append(tag("td", words.interval(it), class_="number"))
-    cells += [
-        tag("td", words.number(value), class_="number", title=None if value is None else repr(value))
-        for key, value in (("predicted", it.predicted), ("document", it.document))
-        if columns[key]
-    ]
-    if columns["holds"]:
-        cells.append(tag("td", _held(it.holds), class_="held"))
-    return tag("tr", tag("th", both(it.name), scope="row"), *cells)
 
 
 def _held(holds: bool | None) -> Html | None:

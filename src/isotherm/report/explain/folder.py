@@ -2,7 +2,7 @@
 
     index.html   captions.en.txt   captions.zh.txt   records/CLAIM.json   figures/ID.en.svg   figures/ID.zh.svg   figures/ID.png
 
-All of it is made beside its place first and moved there when it is whole.
+Everything is written to a temporary folder and moved into place when it is complete.
 """
 
 import json
@@ -12,8 +12,9 @@ from pathlib import Path
 from tempfile import mkdtemp
 
 from isotherm.language import LANGUAGES, Language, Text
-from isotherm.record import Heatmap, Timed, to_plain
-from isotherm.report.explain import curves, heat, page, png
+from isotherm.record import Timed, to_plain
+from isotherm.report.draw import png, svg
+from isotherm.report.explain import page
 from isotherm.report.explain.book import Book, drawings
 from isotherm.report.files import write_atomically, write_error
 
@@ -21,7 +22,7 @@ FILE = Text("it is a file", "它是一个文件")
 
 
 def prepare(path: Path) -> None:
-    """Refuse a folder that cannot be written, before any work is done; leaves nothing behind."""
+    """Refuse a folder that cannot be written, before the experiments run; leaves nothing behind."""
     if path.exists() and not path.is_dir():
         raise write_error(path, FILE)
     home = path
@@ -34,7 +35,7 @@ def prepare(path: Path) -> None:
 
 
 def write(book: Book, path: Path, language: Language, tell: Callable[[float], object] = lambda _: None) -> Text | None:
-    """Write everything; what could not be drawn as PNG, and why, is the answer."""
+    """Write everything; returns why there are no PNG figures, where there are none."""
     new = next((part for part in [*reversed(path.parents), path] if not part.exists()), None)
     stage: Path | None = None
     try:
@@ -66,10 +67,9 @@ def _fill(book: Book, stage: Path, language: Language, tell: Callable[[float], o
         write_atomically(stage / "records" / f"{timed.record.id}.json", text + "\n")
         for picture in drawings(timed):
             for each in LANGUAGES:
-                drawing = heat.draw(picture, each) if isinstance(picture, Heatmap) else curves.draw(picture, each)
-                write_atomically(stage / "figures" / f"{picture.id}.{each}.svg", f"{drawing}\n")
+                write_atomically(stage / "figures" / f"{picture.id}.{each}.svg", f"{svg.draw(picture, each)}\n")
             if obstacle is None:
-                png.write(picture, stage / "figures" / f"{picture.id}.png", language)
+                png.write([picture], stage / "figures" / f"{picture.id}.png", language)
         tell((done + 1) / len(claims))
     for each in LANGUAGES:
         write_atomically(stage / f"captions.{each}.txt", "".join(_captions(claims, each)))

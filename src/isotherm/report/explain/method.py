@@ -3,7 +3,7 @@
 from isotherm.language import Text
 from isotherm.report.explain import words
 from isotherm.report.explain.book import Book
-from isotherm.report.explain.markup import Html, both, join, tag
+from isotherm.report.markup import Html, both, join, tag
 
 
 def errata(book: Book) -> Html:
@@ -21,7 +21,7 @@ def errata(book: Book) -> Html:
 
 
 def method(book: Book) -> Html:
-    """How it was done, on what, and everything needed to do it again."""
+    """How and on what machine the claims were measured, and how to repeat that."""
     points = [tag("li", both(point)) for point in words.METHOD_POINTS]
     documents = join(*(join(tag("dt", name), tag("dd", both(text))) for name, text in words.DOCUMENTS.items()))
     return tag(
@@ -43,7 +43,7 @@ def _facts(book: Book) -> Html:
     versions = {name: version for timed in claims for name, version in timed.versions.items()}
     command = "isotherm explain --fresh --out DIR" + (" --size full" if book.scale == "full" else "")
     facts = [
-        (words.SCALE, both(words.SCALES.get(book.scale, Text(book.scale, book.scale)))),
+        (words.SIZE, both(words.SIZES.get(book.scale, Text(book.scale, book.scale)))),
         (words.DEVICE, tag("span", book.device, translate="no")),
         (words.VERSIONS, tag("span", ", ".join(f"{name} {it}" for name, it in versions.items()), translate="no")),
         (words.AGAIN, tag("code", command, translate="no")),
@@ -76,7 +76,7 @@ def _runs(book: Book) -> Html:
 
 
 def _without(book: Book) -> Html | None:
-    """Claims that failed or could not be run: nothing is passed over in silence."""
+    """Claims that failed or were not run, with the reason."""
     if not book.failed and not book.skipped:
         return None
     lines = [

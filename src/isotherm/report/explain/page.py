@@ -1,4 +1,4 @@
-"""The lab as one illustrated page: opens from a disk, asks the network for nothing, stays under 2 MB.
+"""The lab as one illustrated HTML file that works without a network and stays under 2 MB.
 
 The whole document is written here, in both languages; the page's script only chooses language and theme.
 """
@@ -7,12 +7,13 @@ from os import PathLike
 
 from isotherm.language import Language, current
 from isotherm.report import shell
-from isotherm.report.explain import heat, palette, words
+from isotherm.report.draw import heatmap
+from isotherm.report.explain import words
 from isotherm.report.explain.book import Book, Chapter
 from isotherm.report.explain.claim import article
-from isotherm.report.explain.markup import Html, both, join, tag
 from isotherm.report.explain.method import errata, method
 from isotherm.report.files import write_atomically
+from isotherm.report.markup import Html, both, join, tag
 
 LIMIT = 2_000_000
 
@@ -20,20 +21,17 @@ LIMIT = 2_000_000
 def to_html(book: Book, language: Language | None = None) -> str:
     """The page as text; it opens in `language` and can be switched to the other."""
     opening = language or current()
-    styles = ("page/page.css", "page/parts.css", "explain/page/explain.css", "page/print.css")
-    drawn = (palette.SHAPES, palette.colours("light"), palette.colours("dark", '[data-theme="dark"] '))
     return shell.fill(
-        "explain/page/explain.html",
-        style="\n".join([*map(shell.asset, styles), *drawn, f"@media print{{{palette.colours('light', ':root ')}}}"]),
-        script=shell.script([shell.asset("explain/page/explain.js")]),
+        _body(book, opening),
+        styles=["explain.css"],
+        scripts=["explain.js"],
         title=words.PAGE_TITLE.to(opening),
         language="zh-CN" if opening == "zh" else "en",
-        body=_body(book, opening),
     )
 
 
 def write_html(book: Book, path: str | PathLike[str], language: Language | None = None) -> None:
-    """Write the page: whole or not at all."""
+    """Write the page."""
     write_atomically(path, to_html(book, language))
 
 
@@ -111,12 +109,12 @@ def _hero(book: Book) -> Html:
 
 
 def _cover(book: Book) -> Html | None:
-    """The phase diagram, or another heat map with a boundary, as a picture that leads to its claim."""
+    """The last heat map with a boundary (the phase diagram), as a link to its claim."""
     for timed in reversed(list(book.claims())):
-        for heatmap in timed.record.heatmaps[:1]:
-            if heatmap.boundary is not None:
+        for phases in timed.record.heatmaps[:1]:
+            if phases.boundary is not None:
                 name = tag("span", both(timed.record.title), class_="cover-name")
-                return tag("a", heat.thumbnail(heatmap), name, href=f"#{timed.record.id}", class_="cover")
+                return tag("a", heatmap.thumbnail(phases), name, href=f"#{timed.record.id}", class_="cover")
     return None
 
 

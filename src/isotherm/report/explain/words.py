@@ -1,10 +1,12 @@
-"""The words around the claims, in both languages; the claims bring their own."""
+"""The words around the claims, in both languages; the words of a claim are in its record."""
 
+from collections.abc import Sequence
 from typing import Final
 
 from isotherm.language import Text
 from isotherm.record import Measured, Verdict
 from isotherm.report import digits
+from isotherm.report.draw.series import SOURCES
 
 VERDICTS: Final[dict[Verdict, Text]] = {
     "confirmed": Text("confirmed", "成立"),
@@ -44,14 +46,12 @@ LEAD: Final = Text(
     "五份文档回答了这个问题。这里把其中每一条说法都交给一个可能推翻它的实验：先写下不等式，再去测量。"
     "有些成立，有些只在一定条件下成立，有些是错的。",
 )
-TALLY: Final = Text("{n} of {total} claims {verdict}", "{total} 条论断中 {n} 条{verdict}")
-CONTENTS: Final = Text("What was asked, and what came of it", "问了什么，结果如何")
-QUESTION: Final = Text("Question", "问题")
+CONTENTS: Final = Text("Questions and results", "问了什么，结果如何")
 STATEMENT: Final = Text("The documents say", "文档的说法")
 STATEMENT_OWN: Final = Text("The statement", "命题")
-HYPOTHESIS: Final = Text("Put to the test", "检验的不等式")
+HYPOTHESIS: Final = Text("Tested inequality", "检验的不等式")
 DERIVATION: Final = Text("Why it should be so", "推导")
-ANSWER: Final = Text("What came of it", "结果")
+ANSWER: Final = Text("Result", "结果")
 CONDITION: Final = Text("Condition", "条件")
 DOCUMENT: Final = Text("document {name}", "文档 {name}")
 DOCUMENTS_NAMED: Final = Text("documents {name}", "文档 {name}")
@@ -59,10 +59,10 @@ FROM: Final = Text("from {names}", "出自{names}")
 BEYOND: Final = Text("beyond the documents", "文档之外")
 NUMBERS: Final = Text("The numbers", "数据")
 QUANTITY: Final = Text("quantity", "量")
-MEASURED: Final = Text("measured", "实测")
+MEASURED: Final = SOURCES["measured"]
 INTERVAL: Final = Text("95 % interval", "95 % 区间")
-PREDICTED: Final = Text("predicted", "理论预测")
-IN_DOCUMENT: Final = Text("document", "文档")
+PREDICTED: Final = SOURCES["predicted"]
+IN_DOCUMENT: Final = SOURCES["document"]
 HOLDS: Final = Text("holds", "成立")
 YES: Final = Text("yes", "是")
 NO: Final = Text("no", "否")
@@ -74,14 +74,13 @@ TIMES: Final = Text(
 CHANGED: Final = Text("on record: {verdict}", "记录在案的结论：{verdict}")
 ERRATA: Final = Text("Errata", "勘误")
 ERRATA_LEAD: Final = Text(
-    "What the documents get wrong, as measured here, and how it should read. They got us asking; this is said in thanks.",
+    "What the documents get wrong, as measured here, and the corrected statement. We owe the questions to these documents.",
     "以下是实测表明文档有误之处，以及应有的表述。正是这些文档引出了问题，谨以此致谢。",
 )
 NO_ERRATA: Final = Text("None among the claims that were run.", "所运行的论断中没有。")
 WRONG: Final = Text("It says", "原文")
 RIGHT: Final = Text("It should read", "应为")
-SHOWN_BY: Final = Text("shown by", "见")
-METHOD: Final = Text("Method, and how to get this again", "方法与复现")
+METHOD: Final = Text("Method, and how to repeat it", "方法与复现")
 METHOD_POINTS: Final = (
     Text(
         "Every claim states its inequality before it measures, and its verdict follows from the numbers: confirmed as"
@@ -107,8 +106,8 @@ METHOD_POINTS: Final = (
 )
 DOCUMENTS_TITLE: Final = Text("The documents", "文档")
 RUN: Final = Text("This run", "本次运行")
-SCALE: Final = Text("size", "规模")
-SCALES: Final[dict[str, Text]] = {"quick": Text("quick", "快速"), "full": Text("full", "完整")}
+SIZE: Final = Text("size", "规模")
+SIZES: Final[dict[str, Text]] = {"quick": Text("quick", "快速"), "full": Text("full", "完整")}
 DEVICE: Final = Text("device", "设备")
 VERSIONS: Final = Text("versions", "版本")
 CREATED: Final = Text("measured on", "测量时间")
@@ -124,7 +123,7 @@ DARK: Final = Text("Dark", "深色")
 LIGHT: Final = Text("Light", "浅色")
 SKIP: Final = Text("Skip to the claims", "跳到论断")
 FOOTER: Final = Text(
-    "Made by isotherm explain. Everything is in this one file; it asks the network for nothing.",
+    "Made by isotherm explain. Everything is in this one file; it needs no network.",
     "由 isotherm explain 生成。一切都在这个文件里，不访问网络。",
 )
 ERRATA_COUNT: Final = Text("{n} errata in the documents", "文档勘误 {n} 处")
@@ -147,8 +146,19 @@ def interval(measured: Measured) -> str:
     return f"{number(measured.low)} … {number(measured.high)}"
 
 
+def columns(measured: Sequence[Measured]) -> dict[str, Text]:
+    """The columns of a table of numbers: fields and their heads, without those that hold no number."""
+    heads = {"value": MEASURED, "low": INTERVAL, "predicted": PREDICTED, "document": IN_DOCUMENT}
+    return {field: head for field, head in heads.items() if any(getattr(it, field) is not None for it in measured)}
+
+
+def cell(measured: Measured, field: str) -> str:
+    """One cell of such a table; the field `low` stands for the whole interval."""
+    return interval(measured) if field == "low" else number(getattr(measured, field))
+
+
 def sources(names: tuple[str, ...]) -> Text:
-    """«from documents 000, 002»; a source that is no document of the list is named as it is."""
+    """«from documents 000, 002»; a source that is not in `DOCUMENTS` is named as it is."""
     if not names:
         return BEYOND
     ours = [name for name in names if name in DOCUMENTS]

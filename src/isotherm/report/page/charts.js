@@ -13,7 +13,7 @@ function mix(fraction) {
 
 function inkOn(colour) {
   const [red, green, blue] = [1, 3, 5].map((at) => parseInt(colour.slice(at, at + 2), 16));
-  return 0.299 * red + 0.587 * green + 0.114 * blue > 140 ? "#17181c" : "#ffffff";
+  return 0.299 * red + 0.587 * green + 0.114 * blue > 140 ? data.ink[0] : data.ink[1];
 }
 
 // The part of a scale a value stands at, 0 at its least; logarithmic where values span decades.
@@ -76,7 +76,7 @@ function lines(series, { width, height, domain, ticks, left = 34, right = 8, bot
       svg("path", { class: "grid", d: `M${left} ${y(value).toFixed(1)}H${width - right}` }),
       svg("text", { x: left - 6, y: y(value) + 4, "text-anchor": "end" }, String(Number(value.toPrecision(2)))),
     ]),
-    series.map((one) => svg("path", { class: `line ${one.className}`, d: path(one.values), stroke: one.stroke, "stroke-dasharray": one.dash })),
+    series.map((one) => svg("path", { class: `line ${one.className}`, d: path(one.values), "stroke-dasharray": one.dash })),
     xLabels.map(([i, text, anchor]) => svg("text", { x: x(i), y: height - 2, "text-anchor": anchor || "middle" }, text)));
   return { drawn, x, y };
 }

@@ -36,7 +36,7 @@ function mapSvg() {
   const width = Math.max(left + widest * size + 16, 420);
   const height = top + data.layers.length * size + 46;
   const domain = view.stat === "state" ? null : domainOf(view.stat);
-  const font = { "font-family": "system-ui, 'Noto Sans CJK SC', 'PingFang SC', sans-serif", fill: "#17181c" };
+  const font = { "font-family": "system-ui, 'Noto Sans CJK SC', 'PingFang SC', sans-serif", fill: data.ink[0] };
   const label = (x, y, text, extra) => svg("text", { x, y, "font-size": 11, ...font, ...extra }, text);
   const every = Math.ceil(26 / size);
   const squares = data.layers.map((layer, row) => [
@@ -46,14 +46,14 @@ function mapSvg() {
       const colour = cellColour(view.stat, flat, domain);
       const [x, y] = [left + place * size, top + row * size];
       return [
-        svg("rect", { x: x + 0.5, y: y + 0.5, width: size - 1, height: size - 1, fill: colour || "#ffffff", stroke: colour ? "none" : "#9aa0a6" }),
+        svg("rect", { x: x + 0.5, y: y + 0.5, width: size - 1, height: size - 1, fill: colour || data.ink[1], stroke: colour ? "none" : data.state_kinds.empty.colour }),
         view.stat === "state" && size > 20 && label(x + size / 2, y + size / 2 + 4, data.state_kinds[columns.state[flat]].glyph, { "text-anchor": "middle", fill: inkOn(colour) }),
       ];
     }),
   ]);
   const numbers = Array.from({ length: widest }, (_, place) => place % every === 0 && label(left + (place + 0.5) * size, top - 6, String(place), { "text-anchor": "middle" }));
   return svg("svg", { xmlns: "http://www.w3.org/2000/svg", width, height, viewBox: `0 0 ${width} ${height}` },
-    svg("rect", { width, height, fill: "#ffffff" }), label(16, 22, data.model.name.slice(0, 60), { "font-size": 14, "font-weight": 600 }),
+    svg("rect", { width, height, fill: data.ink[1] }), label(16, 22, data.model.name.slice(0, 60), { "font-size": 14, "font-weight": 600 }),
     label(16, 38, statName(view.stat)), numbers, squares, mapKey(top + data.layers.length * size + 14, domain, label));
 }
 

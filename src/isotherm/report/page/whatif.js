@@ -1,11 +1,14 @@
 // Other rules on the same queries and keys: medians in a table, curves over the layers.
 const whatIfKeys = ["entropy_fraction", "gate_p50", "gate_p10", "max_logit"];
-const strokes = ["#3b6fb0", "#c8791a", "#3d9a86", "#9c62a8", "#b6484a", "#7c7c2a", "#5b8bd0", "#a0756a"];
-const dashes = [null, "7 3", "2 3", "9 3 2 3", "4 2", "12 4", "1 2", "6 2 1 2"];
+const dashes = [null, ...data.dashes];
+// The class and the dash of a rule's line; «as is» is drawn in ink.
+const look = (number) => (number === null
+  ? { className: "present" }
+  : { className: `stroke c${number % data.colours}`, dash: dashes[number % dashes.length] });
 
 function buildWhatIf() {
   if (!data.what_if.length) return null;
-  const tones = data.what_if.map((rule, i) => (rule.as_is ? null : i % strokes.length));
+  const tones = data.what_if.map((rule, i) => (rule.as_is ? null : i));
   const rows = data.what_if.map((rule, i) => el("tr", { class: rule.as_is ? "as-is" : null },
     el("th", { scope: "row" }, ruleKey(tones[i]), rule.as_is ? say(rule.rule) : name(say(rule.rule))), rule.medians.map((value) => cell(value))));
   const heads = [[t("rule")], ...whatIfKeys.map((key) => [t(key), "number"])];
@@ -20,14 +23,14 @@ function buildWhatIf() {
 
 function ruleKey(tone) {
   return svg("svg", { class: "rule-key", viewBox: "0 0 28 8", width: 28, height: 8, "aria-hidden": "true" },
-    svg("path", { class: tone === null ? "line present" : "line", d: "M0 4H28", stroke: tone === null ? null : strokes[tone], "stroke-dasharray": tone === null ? null : dashes[tone] }));
+    svg("path", { class: `line ${look(tone).className}`, d: "M0 4H28", "stroke-dasharray": look(tone).dash }));
 }
 
 function drawCurves(chart, tones) {
   const series = data.what_if.map((rule, i) => ({
     values: data.layers.map((layer) => { const found = rule.curve.find(([index]) => index === layer.index); return found ? found[view.rule + 1] : null; }),
-    className: rule.as_is ? "present" : "", stroke: rule.as_is ? null : strokes[tones[i]], dash: rule.as_is ? null : dashes[tones[i]],
-  })).sort((a, b) => (a.className === "present") - (b.className === "present"));
+    ...look(tones[i]), asIs: rule.as_is,
+  })).sort((a, b) => a.asIs - b.asIs);
   const known = series.flatMap((one) => one.values).filter((value) => value !== null);
   if (!known.length) { chart.replaceChildren(); return; }
   const high = known.reduce((a, b) => Math.max(a, b), 0);

@@ -4,6 +4,6 @@ spec (TOML) → trials → groups → an executor → store (one file a trial) �
 trials to outcomes.
 """
 
-from isotherm.train.sweep.group import run_trials
+from isotherm.train.sweep.group_training import run_trials
 
 __all__ = ["run_trials"]

@@ -1,10 +1,10 @@
-"""What outcomes say over seeds: means with 95 % t-intervals, effect sizes, and the numbers that sum a series up."""
+"""Sum outcomes up over seeds: means with 95 % t-intervals, effect sizes, and a few numbers for each series."""
 
 from collections.abc import Callable, Iterable, Sequence
 from math import sqrt
 from statistics import fmean, stdev
 
-from isotherm.record.sweep import Analysis, AtLength, Axes, Cell, Interval, Outcome, Trial
+from isotherm.record.sweep import Analysis, AtLength, Axes, Cell, SeedInterval, Trial, TrialOutcome
 
 T_975 = (
     12.7062, 4.3027, 3.1824, 2.7764, 2.5706, 2.4469, 2.3646, 2.3060, 2.2622, 2.2281, 2.2010, 2.1788, 2.1604, 2.1448,
@@ -15,7 +15,7 @@ T_975 = (
 Z_975 = 1.959964
 SWEEP = "sweep"
 """As the only series of a specification: each [[sweep]] block is one line."""
-Blocks = Sequence[tuple[str, Sequence[Outcome]]]
+Blocks = Sequence[tuple[str, Sequence[TrialOutcome]]]
 
 
 def t_quantile(freedom: int) -> float:
@@ -29,16 +29,16 @@ def t_quantile(freedom: int) -> float:
     return Z_975 + (Z_975**3 + Z_975) / (4 * freedom) + (5 * Z_975**5 + 16 * Z_975**3 + 3 * Z_975) / (96 * freedom**2)
 
 
-def interval(values: Iterable[float | None]) -> Interval | None:
+def interval(values: Iterable[float | None]) -> SeedInterval | None:
     """Mean and 95 % interval of the values that are there; None if none is."""
     known = [value for value in values if value is not None]
     if not known:
         return None
     mean = fmean(known)
     if len(known) < 2:
-        return Interval(mean, None, None, len(known))
+        return SeedInterval(mean, None, None, len(known))
     half = t_quantile(len(known) - 1) * stdev(known) / sqrt(len(known))
-    return Interval(mean, mean - half, mean + half, len(known))
+    return SeedInterval(mean, mean - half, mean + half, len(known))
 
 
 def hedges(values: Sequence[float], others: Sequence[float]) -> float | None:
@@ -56,7 +56,7 @@ def cells(blocks: Blocks, axes: Axes) -> tuple[Cell, ...]:
     """One cell for each block, series and place along x; where `axes.best` is set, the best value of that field only."""
     found: list[Cell] = []
     for block, lines in lines_of(blocks, axes).items():
-        places: dict[tuple[str, float | None], list[Outcome]] = {}
+        places: dict[tuple[str, float | None], list[TrialOutcome]] = {}
         for name, line in lines.items():
             for outcome in line:
                 for x in _places(outcome, axes):
@@ -69,9 +69,9 @@ def cells(blocks: Blocks, axes: Axes) -> tuple[Cell, ...]:
     return tuple(found)
 
 
-def lines_of(blocks: Blocks, axes: Axes) -> dict[str, dict[str, list[Outcome]]]:
+def lines_of(blocks: Blocks, axes: Axes) -> dict[str, dict[str, list[TrialOutcome]]]:
     """Outcomes by block and series. With `sweep` as the series, the blocks themselves are the lines of one panel."""
-    found: dict[str, dict[str, list[Outcome]]] = {}
+    found: dict[str, dict[str, list[TrialOutcome]]] = {}
     for block, outcomes in blocks:
         for outcome in outcomes:
             panel, line = ("", block) if axes.series == (SWEEP,) else (block, series(outcome.trial, axes))
@@ -101,7 +101,7 @@ def analyses(blocks: Blocks, axes: Axes) -> tuple[Analysis, ...]:
     return tuple(found)
 
 
-def lr_sensitivity(outcomes: Sequence[Outcome]) -> float | None:
+def lr_sensitivity(outcomes: Sequence[TrialOutcome]) -> float | None:
     """Wortsman et al. 2023, arXiv:2309.14322, §2.2: the mean over learning rates of min(loss, loss at the start) − best loss.
 
     A run that diverged counts with the loss at its start.
@@ -115,14 +115,18 @@ def lr_sensitivity(outcomes: Sequence[Outcome]) -> float | None:
 
 
 def _over_seeds(
-    what: str, block: str, name: str, line: Sequence[Outcome], measure: Callable[[Sequence[Outcome]], float | None]
+    what: str,
+    block: str,
+    name: str,
+    line: Sequence[TrialOutcome],
+    measure: Callable[[Sequence[TrialOutcome]], float | None],
 ) -> list[Analysis]:
     seeds = sorted({outcome.trial.seed for outcome in line})
     made = interval(measure([outcome for outcome in line if outcome.trial.seed == seed]) for seed in seeds)
     return [] if made is None else [Analysis(what, block, name, made.mean, made.low, made.high)]
 
 
-def _longest_over_shortest(outcomes: Sequence[Outcome]) -> float | None:
+def _longest_over_shortest(outcomes: Sequence[TrialOutcome]) -> float | None:
     """Accuracy at the longest length tested over accuracy at the shortest."""
     tested = _tested(outcomes)
     if not tested or not tested[0].accuracy or tested[-1].accuracy is None:
@@ -130,17 +134,17 @@ def _longest_over_shortest(outcomes: Sequence[Outcome]) -> float | None:
     return tested[-1].accuracy / tested[0].accuracy
 
 
-def _longest_less_shortest(outcomes: Sequence[Outcome]) -> float | None:
+def _longest_less_shortest(outcomes: Sequence[TrialOutcome]) -> float | None:
     """Entropy fraction at the longest length tested less that at the shortest."""
     known = [at.entropy_fraction for at in _tested(outcomes) if at.entropy_fraction is not None]
     return known[-1] - known[0] if len(known) > 1 else None
 
 
-def _tested(outcomes: Sequence[Outcome]) -> list[AtLength]:
+def _tested(outcomes: Sequence[TrialOutcome]) -> list[AtLength]:
     return sorted((at for outcome in outcomes for at in outcome.by_length), key=lambda at: at.length)
 
 
-def _ends(line: Sequence[Outcome], axes: Axes) -> list[dict[int, float]]:
+def _ends(line: Sequence[TrialOutcome], axes: Axes) -> list[dict[int, float]]:
     """The loss by seed at the smallest and at the largest x, each tuned over `axes.best`; a diverged run counts its start."""
     xs = sorted({x for outcome in line if (x := place(outcome.trial, axes)) is not None})
     found = []
@@ -156,7 +160,7 @@ def _ratio(what: str, block: str, name: str, above: dict[int, float], below: dic
     return [] if made is None else [Analysis(what, block, name, made.mean, made.low, made.high)]
 
 
-def _dimensions(block: str, lines: dict[str, list[Outcome]], axes: Axes) -> list[Analysis]:
+def _dimensions(block: str, lines: dict[str, list[TrialOutcome]], axes: Axes) -> list[Analysis]:
     """Each series' loss at the largest dimension over that at the smallest; and at both over the first series' there."""
     ends = {name: _ends(line, axes) for name, line in lines.items()}
     first = next(iter(ends.values()))
@@ -170,11 +174,11 @@ def _dimensions(block: str, lines: dict[str, list[Outcome]], axes: Axes) -> list
     return found
 
 
-def _loss(outcome: Outcome) -> float | None:
+def _loss(outcome: TrialOutcome) -> float | None:
     return outcome.held_out_start if outcome.held_out is None else outcome.held_out
 
 
-def _places(outcome: Outcome, axes: Axes) -> list[float | None]:
+def _places(outcome: TrialOutcome, axes: Axes) -> list[float | None]:
     if axes.x == "length":
         return [float(at.length) for at in outcome.by_length] or [float(outcome.trial.length)]
     if axes.x == "step":
@@ -188,22 +192,22 @@ def place(trial: Trial, axes: Axes) -> float | None:
     return float(value) if isinstance(value, (int, float)) else None
 
 
-def _best(outcomes: Sequence[Outcome], axes: Axes, x: float | None) -> list[Outcome]:
+def _best(outcomes: Sequence[TrialOutcome], axes: Axes, x: float | None) -> list[TrialOutcome]:
     """The outcomes at the value of `axes.best` whose mean loss is lowest; all of them where nothing is tuned."""
     if axes.best is None or not outcomes:
         return list(outcomes)
-    alike: dict[object, list[Outcome]] = {}
+    alike: dict[object, list[TrialOutcome]] = {}
     for outcome in outcomes:
         alike.setdefault(getattr(outcome.trial, axes.best), []).append(outcome)
 
-    def mean(group: list[Outcome]) -> float:
+    def mean(group: list[TrialOutcome]) -> float:
         known = [loss for outcome in group if (loss := measured(outcome, "loss", axes, x)) is not None]
         return fmean(known) if len(known) == len(group) else float("inf")
 
     return min(alike.values(), key=mean)
 
 
-def measured(outcome: Outcome, measure: str, axes: Axes, x: float | None) -> float | None:
+def measured(outcome: TrialOutcome, measure: str, axes: Axes, x: float | None) -> float | None:
     """Loss or accuracy of an outcome at a place along x; for `loss` a diverged run counts with its start."""
     if axes.x == "length" and outcome.by_length:
         at = next((at for at in outcome.by_length if at.length == x), None)
@@ -212,7 +216,7 @@ def measured(outcome: Outcome, measure: str, axes: Axes, x: float | None) -> flo
 
 
 def _cell(
-    block: str, name: str, x: float | None, chosen: Sequence[Outcome], others: Sequence[Outcome], axes: Axes
+    block: str, name: str, x: float | None, chosen: Sequence[TrialOutcome], others: Sequence[TrialOutcome], axes: Axes
 ) -> Cell:
     losses, against = (
         [loss for outcome in group if (loss := measured(outcome, "loss", axes, x)) is not None]

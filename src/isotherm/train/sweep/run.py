@@ -1,28 +1,27 @@
-"""A whole sweep: what is not in the store is trained, and everything together is summed up in one record."""
+"""Run a whole sweep: train what the store lacks, and sum everything up in one record."""
 
 import os
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Literal
 
 import torch
 
-from isotherm.errors import ArgumentError
-from isotherm.language import Text
-from isotherm.record.sweep import SWEEP_SCHEMA, Outcome, SweepRecord
+from isotherm.record.sweep import SWEEP_SCHEMA, SweepRecord, TrialOutcome
+from isotherm.train.processes import pick
 from isotherm.train.sweep.analysis import analyses, cells
-from isotherm.train.sweep.cluster import run_on_ray
-from isotherm.train.sweep.group import TOGETHER
-from isotherm.train.sweep.job import Group, Job
-from isotherm.train.sweep.local import run_here
+from isotherm.train.sweep.examples import corpora_of
+from isotherm.train.sweep.group_job import Group, Job
+from isotherm.train.sweep.group_training import TOGETHER
+from isotherm.train.sweep.local_executor import run_here
 from isotherm.train.sweep.provenance import commit, versions
-from isotherm.train.sweep.source import corpora_of
+from isotherm.train.sweep.ray_executor import run_on_ray
 from isotherm.train.sweep.spec import Spec
 from isotherm.train.sweep.store import Store
-from isotherm.train.trial import groups
+from isotherm.train.sweep.trials import groups
 
 RECORD = "sweep.json"
 Watch = Callable[[int, int], object]
@@ -43,15 +42,15 @@ class How:
 
 
 def run_sweep(spec: Spec, folder: str | Path, how: How, watch: Watch = lambda _steps, _trials: None) -> SweepRecord:
-    """Train what the store in `folder` does not hold yet, and sum everything up. Stopped and started again, it goes on."""
+    """Train what the store in `folder` lacks, and sum everything up. A sweep that was stopped goes on where it was."""
     started = time.perf_counter()
-    check_device(how.device, here=how.executor == "local")
+    how = replace(how, device=str(pick(how.device, argument="--device", here=how.executor == "local")))
     store = Store(folder, how.precision)
-    found: dict[str, Outcome] = {}
+    found: dict[str, TrialOutcome] = {}
     left = _left(spec, store, how, found)
     watch(0, len(found))
 
-    def done(outcomes: list[Outcome]) -> None:
+    def done(outcomes: list[TrialOutcome]) -> None:
         store.put(outcomes)
         found.update({outcome.trial.key(): outcome for outcome in outcomes})
         watch(0, len(found))
@@ -62,8 +61,8 @@ def run_sweep(spec: Spec, folder: str | Path, how: How, watch: Watch = lambda _s
     return summed_up(spec, found, how.precision, time.perf_counter() - started)
 
 
-def _left(spec: Spec, store: Store, how: How, found: dict[str, Outcome]) -> list[Group]:
-    """The groups with a trial that is missing: trained again as a whole, so that every number comes out the same."""
+def _left(spec: Spec, store: Store, how: How, found: dict[str, TrialOutcome]) -> list[Group]:
+    """The groups that lack a trial. They are trained again as a whole, so that every number comes out the same."""
     most = how.together or TOGETHER.get(torch.device(how.device).type, TOGETHER["cpu"])
     left = []
     for group in groups(spec.trials, most):
@@ -85,18 +84,7 @@ def _train(left: list[Group], job: Job, how: How, done: Callable[..., None], tic
         run_here(left, job, workers=min(workers, len(left)), done=done, tick=tick)
 
 
-def check_device(name: str, *, here: bool) -> None:
-    """Refuse a device that is none, or, for training here, one that is not here."""
-    try:
-        device = torch.device(name)
-        if here:
-            torch.zeros(1, device=device).item()
-    except (RuntimeError, AssertionError, NotImplementedError):
-        expected = Text("one that is here (cpu, cuda …)", "本机可用的设备（cpu、cuda 等）")
-        raise ArgumentError("--device", expected, got=name) from None
-
-
-def summed_up(spec: Spec, found: dict[str, Outcome], precision: str, seconds: float) -> SweepRecord:
+def summed_up(spec: Spec, found: dict[str, TrialOutcome], precision: str, seconds: float) -> SweepRecord:
     """The record of a sweep whose trials are all there."""
     blocks = [(name, [found[trial.key()] for trial in trials]) for name, trials in spec.blocks]
     outcomes = tuple(found[trial.key()] for trial in spec.trials)

@@ -21,34 +21,34 @@ base = { width = 256 }
 """
 
 import itertools
-import tomllib
-import types
 import typing
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, fields
-from difflib import get_close_matches
+from dataclasses import dataclass, field
+from math import prod
 from pathlib import Path
 from typing import Any, get_args
 
-from isotherm.errors import InputError, IsothermError
+from isotherm.errors import ArgumentError, InputError, IsothermError
 from isotherm.language import Text
+from isotherm.record.files import checked
+from isotherm.record.plain import from_plain, known, one_of, short
 from isotherm.record.sweep import Axes, Trial
 from isotherm.train.sweep.analysis import SWEEP
-from isotherm.train.sweep.prepared import fingerprint
-from isotherm.train.text import lines
-from isotherm.train.trial import check
+from isotherm.train.sweep.prepared_corpus import fingerprint
+from isotherm.train.sweep.trials import check
+from isotherm.train.text_files import read_toml
 
-TOP = ("title", "report", "base", "grid", "quick", "sweep")
-BLOCK = ("name", "base", "grid", "quick")
-REPORT = {"x": str, "y": str, "series": list, "best": str}
 MATCH = "match"
 """As `init`: the gain at which unscaled logits start as spread as under 1/√d, which is d^-¼ on W_q and on W_k."""
-FIELDS = {field.name: hint for field, hint in zip(fields(Trial), typing.get_type_hints(Trial).values(), strict=True)}
+FIELDS = typing.get_type_hints(Trial)
 NUMBERS = [name for name, hint in FIELDS.items() if {int, float} & {hint, *get_args(hint)} and name != "test_lengths"]
 """What can be drawn along."""
 TUNED = [name for name in FIELDS if name != "seed"]
 """What can be chosen by its loss; of seeds, that would be luck."""
 MEASURES = ("loss", "accuracy")
+MOST_TRIALS = 100_000
+Values = dict[str, list[Any]]
+"""Each field's values."""
 
 
 @dataclass(frozen=True)
@@ -68,141 +68,118 @@ class Spec:
         return tuple(dict.fromkeys(trial for _, trials in self.blocks for trial in trials))
 
 
+@dataclass(frozen=True)
+class _Report:
+    x: str | None = None
+    y: str = "loss"
+    series: tuple[str, ...] | None = None
+    best: str | None = None
+
+
+@dataclass(frozen=True)
+class _Part:
+    base: dict[str, Any] = field(default_factory=dict)
+    grid: dict[str, Any] = field(default_factory=dict)
+    quick: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class _Block(_Part):
+    name: str = ""
+
+
+@dataclass(frozen=True)
+class _Written(_Part):
+    title: str | None = None
+    report: _Report = field(default_factory=_Report)
+    sweep: tuple[_Block, ...] = (_Block(),)
+
+
 def read_spec(path: str | Path, *, quick: bool = False) -> Spec:
     """Read and understand a specification; every mistake is named with its place and, for a name, the nearest right one."""
     path = Path(path)
-    text = "\n".join(lines(path)) + "\n"
+    table, text = read_toml(path)
     try:
-        table = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
-        raise InputError(path, Text("not TOML ({why})", "不是 TOML（{why}）").format(why=error)) from None
-    try:
-        return _understand(table, text, path, quick=quick)
+        return _understand(checked(_Written, path, table, strict=True), text, path, quick=quick)
     except InputError:
         raise
     except IsothermError as error:
         raise InputError(path, error.text) from error
 
 
-def _understand(table: dict[str, Any], text: str, path: Path, *, quick: bool) -> Spec:
-    _known(path, "", table, TOP)
-    blocks = table.get("sweep", [{}])
-    if not blocks or not isinstance(blocks, list) or not all(isinstance(block, dict) for block in blocks):
-        raise InputError(path, Text("sweep: expected [[sweep]] tables", "sweep：应为 [[sweep]] 表"))
-    common, quicker = _part(path, "", table)
-    found = []
-    for index, block in enumerate(blocks):
-        place = f"sweep[{index}]" if "sweep" in table else ""
-        _known(path, place, block, BLOCK)
-        own, own_quicker = _part(path, place, block) if place else ({}, {})
+def _understand(written: _Written, text: str, path: Path, *, quick: bool) -> Spec:
+    if not written.sweep:
+        raise ArgumentError("sweep", Text("[[sweep]] tables", "[[sweep]] 表"), got="[]")
+    common, quicker = _values(written, "")
+    blocks = []
+    for index, block in enumerate(written.sweep):
+        own, own_quicker = _values(block, f"sweep[{index}].")
         values = {**common, **own, **(quicker if quick else {}), **(own_quicker if quick else {})}
-        found.append((str(block.get("name", "")), tuple(_expand(path, place, values))))
-    axes = _axes(
-        path, _table(path, "report", table.get("report", {})), [trial for _, trials in found for trial in trials]
-    )
-    return Spec(str(table.get("title", path.stem)), axes, tuple(found), text, path.parent, quick)
+        try:
+            blocks.append((block.name, tuple(_expand(values, path.parent))))
+        except ArgumentError as error:
+            if block == _Block():
+                raise
+            raise ArgumentError(f"sweep[{index}].{error.argument}", error.expected, got=error.got) from error
+    axes = _axes(written.report, [trial for _, trials in blocks for trial in trials])
+    title = path.stem if written.title is None else written.title
+    return Spec(title, axes, tuple(blocks), text, path.parent, quick)
 
 
-def _part(path: Path, place: str, table: Mapping[str, Any]) -> tuple[dict[str, list[Any]], dict[str, list[Any]]]:
+def _values(block: _Part, place: str) -> tuple[Values, Values]:
     """Each field's values, from base (one) and grid (several); and those quick puts in their place (one or several)."""
-    values: dict[str, dict[str, list[Any]]] = {}
-    for name in ("base", "grid", "quick"):
-        where = f"{place}.{name}".lstrip(".")
-        part = _table(path, where, table.get(name, {}))
-        _known(path, where, part, FIELDS)
-        values[name] = {}
-        for field, given in part.items():
-            several = name != "base" and _is_list(field, given)
+    found: dict[str, Values] = {}
+    for name, part in (("base", block.base), ("grid", block.grid), ("quick", block.quick)):
+        known(part, FIELDS, f"{place}{name}")
+        found[name] = {}
+        for key, given in part.items():
+            several = name != "base" and _is_list(key, given)
             if name == "grid" and not several:
-                expected = Text("{where}.{field}: expected a list, not empty", "{where}.{field}：应为非空列表")
-                raise InputError(path, expected.format(where=where, field=field))
-            checked = [_value(path, f"{where}.{field}", field, one) for one in (given if several else [given])]
-            values[name][field] = checked
-    if twice := sorted(values["base"].keys() & values["grid"].keys()):
-        both = Text("{name} is in both base and grid", "{name} 同时出现在 base 与 grid 中").format(name=twice[0])
-        raise InputError(path, both)
-    return {**values["base"], **values["grid"]}, values["quick"]
+                raise ArgumentError(f"{place}{name}.{key}", Text("a list, not empty", "非空列表"), got=short(given))
+            found[name][key] = [_value(place + name, key, one) for one in (given if several else [given])]
+    if twice := sorted(found["base"].keys() & found["grid"].keys()):
+        raise IsothermError(
+            Text("{name} is in both base and grid", "{name} 同时出现在 base 与 grid 中").format(name=twice[0])
+        )
+    return {**found["base"], **found["grid"]}, found["quick"]
 
 
-def _table(path: Path, where: str, given: Any) -> dict[str, Any]:
-    if not isinstance(given, dict):
-        raise InputError(path, Text("{where}: expected a table", "{where}：应为表").format(where=where))
-    return given
-
-
-def _is_list(field: str, given: Any) -> bool:
+def _is_list(key: str, given: Any) -> bool:
     """Whether this is several values of the field: for lengths to test, a list of lists."""
     if not isinstance(given, list) or not given:
         return False
-    return field != "test_lengths" or isinstance(given[0], list)
+    return key != "test_lengths" or isinstance(given[0], list)
 
 
-def _value(path: Path, where: str, field: str, given: Any) -> Any:
-    """One value, of the field's type."""
-    hint = FIELDS[field]
-    kinds = get_args(hint) if isinstance(hint, types.UnionType) else (hint,)
-    if field == "init" and given == MATCH:
-        return MATCH
-    if field == "test_lengths" and isinstance(given, list) and all(type(one) is int for one in given):
-        return tuple(given)
-    if float in kinds and type(given) in (int, float):
-        return float(given)
-    if type(given) in kinds:
-        return given
-    names = " | ".join(kind.__name__ for kind in kinds if kind is not types.NoneType)
-    expected = Text("{where}: expected {kind}, got {got}", "{where}：应为 {kind}，实为 {got}")
-    raise InputError(path, expected.format(where=where, kind=names, got=repr(given)))
+def _value(where: str, key: str, given: Any) -> Any:
+    return MATCH if key == "init" and given == MATCH else getattr(from_plain(Trial, {key: given}, where), key)
 
 
-def _expand(path: Path, place: str, values: Mapping[str, list[Any]]) -> Iterable[Trial]:
+def _expand(values: Mapping[str, list[Any]], root: Path) -> Iterable[Trial]:
     """Every combination, in the order written; a corpus gets its fingerprint, so that a changed text is another trial."""
+    if prod(map(len, values.values())) > MOST_TRIALS:
+        most = Text("lists with at most {n} combinations", "组合数不超过 {n} 的列表").format(n=MOST_TRIALS)
+        raise ArgumentError("grid", most, got=prod(map(len, values.values())))
     for combination in itertools.product(*values.values()):
         given = dict(zip(values, combination, strict=True))
         matched = given.get("init") == MATCH
         if given.get("corpus") is not None:
-            given["corpus"] = f"{given['corpus']}@{fingerprint(path.parent / given['corpus'])}"
-        try:
-            trial = Trial(**{**given, "init": 1.0} if matched else given)
-            yield check(Trial(**{**given, "init": trial.d**-0.25}) if matched else trial)
-        except IsothermError as error:
-            where = (
-                Text("{place}: {why}", "{place}：{why}").format(place=place, why=error.text) if place else error.text
-            )
-            raise InputError(path, where) from error
+            given["corpus"] = f"{given['corpus']}@{fingerprint(root / given['corpus'])}"
+        trial = check(Trial(**{**given, "init": 1.0} if matched else given))
+        yield check(Trial(**{**given, "init": trial.d**-0.25})) if matched else trial
 
 
-def _axes(path: Path, report: dict[str, Any], trials: list[Trial]) -> Axes:
-    _known(path, "report", report, REPORT)
-    for name, given in report.items():
-        if not isinstance(given, REPORT[name]):
-            expected = Text("report.{name}: expected {kind}", "report.{name}：应为 {kind}")
-            raise InputError(path, expected.format(name=name, kind=REPORT[name].__name__))
+def _axes(report: _Report, trials: list[Trial]) -> Axes:
     varying = [name for name in FIELDS if len({getattr(trial, name) for trial in trials}) > 1 and name != "seed"]
     numeric = [name for name in ("lr", "head_dim", "width", "init", "layers") if name in varying]
     longer = any(trial.test_lengths for trial in trials)
-    x = report.get("x", "length" if longer else numeric[0] if numeric else "step")
-    y, best = report.get("y", "loss"), report.get("best")
-    apart = [name for name in varying if name not in ("task", "corpus", x, best)]
-    series = report.get("series", apart or ["rule"])
-    _known(path, "report.x", [x], ("step", *NUMBERS))
-    _known(path, "report.y", [y], MEASURES)
-    _known(path, "report.series", series, FIELDS if series != [SWEEP] else [SWEEP])
-    _known(path, "report.best", [] if best is None else [best], TUNED)
-    return Axes(x, y, tuple(series), best)
-
-
-def _known(path: Path, where: str, names: Iterable[str], known: Iterable[str]) -> None:
-    """Refuse a name that is not known, and suggest the nearest."""
-    known = list(known)
-    for name in names:
-        if name not in known:
-            near = get_close_matches(str(name), known, n=1)
-            hint = (
-                Text(" (did you mean {near}?)", "（是否要写 {near}？）").format(near=near[0])
-                if near
-                else Text(" (known: {names})", "（可用：{names}）").format(names=", ".join(known))
-            )
-            what = f"{where}: {name}" if where else name
-            raise InputError(
-                path, Text("{what} is not known{hint}", "不认识 {what}{hint}").format(what=what, hint=hint)
-            )
+    x = report.x or ("length" if longer else numeric[0] if numeric else "step")
+    apart = [name for name in varying if name not in ("task", "corpus", x, report.best)]
+    series = tuple(apart or ["rule"]) if report.series is None else report.series
+    one_of("report.x", x, ("step", *NUMBERS))
+    one_of("report.y", report.y, MEASURES)
+    for name in series if series != (SWEEP,) else ():
+        one_of("report.series", name, FIELDS)
+    if report.best is not None:
+        one_of("report.best", report.best, TUNED)
+    return Axes(x, report.y, series, report.best)

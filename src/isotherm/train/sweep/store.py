@@ -1,7 +1,7 @@
 """Outcomes on disk, one file a trial: what is there need not be trained again.
 
 A file appears whole or not at all, so a sweep may be stopped at any moment. One that cannot be read, or belongs to
-another trial, counts as not there, and is written anew. One computed in another precision is never overwritten.
+another trial, counts as not there and is written again. One that was edited, or computed in another precision, is refused.
 """
 
 import json
@@ -11,7 +11,8 @@ from pathlib import Path
 from isotherm.errors import ArgumentError, InputError
 from isotherm.language import Text
 from isotherm.record import from_plain, to_plain
-from isotherm.record.sweep import Outcome, Trial
+from isotherm.record.files import parse_json, read_bytes, sealed, unsealed
+from isotherm.record.sweep import Trial, TrialOutcome
 from isotherm.report.files import write_atomically
 
 OUTCOMES = "trials"
@@ -36,16 +37,23 @@ class Store:
         """Where a trial's outcome lies."""
         return self.folder / OUTCOMES / f"{trial.key()}.json"
 
-    def put(self, outcomes: Sequence[Outcome]) -> None:
+    def put(self, outcomes: Sequence[TrialOutcome]) -> None:
         """Keep some outcomes."""
         for outcome in outcomes:
-            write_atomically(self.path(outcome.trial), json.dumps(to_plain(outcome), ensure_ascii=False))
+            plain = sealed(to_plain(outcome))
+            write_atomically(self.path(outcome.trial), json.dumps(plain, ensure_ascii=False))
 
-    def get(self, trial: Trial) -> Outcome | None:
-        """The outcome of a trial, if a whole one is there; an `InputError` if it is there in another precision."""
+    def get(self, trial: Trial) -> TrialOutcome | None:
+        """The outcome of a trial, if a whole one is there; an `InputError` if it was edited, or is of another precision."""
+        path = self.path(trial)
         try:
-            found = from_plain(Outcome, json.loads(self.path(trial).read_text(encoding="utf-8")), where="outcome")
-        except (OSError, ValueError, ArgumentError):
+            plain = parse_json(path, read_bytes(path))
+        except InputError:
+            return None
+        plain = unsealed(path, plain)
+        try:
+            found = from_plain(TrialOutcome, plain)
+        except ArgumentError:
             return None
         if found.trial != trial:
             return None

@@ -1,0 +1,47 @@
+"""One record per captured call: its heads, its scale against the declared one, and advice."""
+
+from torch import nn
+
+from isotherm.checkup.advice import advise
+from isotherm.checkup.audit import audit
+from isotherm.checkup.declare import Place, declared
+from isotherm.checkup.heads import heads_of_layers
+from isotherm.probe import Capture
+from isotherm.record import Layer
+from isotherm.stats import RowStats
+
+
+def layers_of(
+    model: nn.Module, captures: list[Capture], measured: list[RowStats], *, untrained: bool
+) -> tuple[Layer, ...]:
+    """The layers of captured and measured calls. `untrained` decides which logit spread the advice aims at."""
+    layers = []
+    for index, (capture, stats, heads) in enumerate(zip(captures, measured, heads_of_layers(measured), strict=True)):
+        place = _place(model, index, capture)
+        expected = declared(place)
+        keys = int(stats.n.max()) if stats.n.numel() else 0
+        layers.append(
+            Layer(
+                index=index,
+                name=capture.name,
+                kind=capture.kind,
+                heads=capture.problem.q.shape[1],
+                kv_heads=capture.problem.k.shape[1],
+                head_dim=capture.problem.q.shape[3],
+                keys=keys,
+                implementation=capture.implementation,
+                scale=audit(capture, expected),
+                head_stats=heads,
+                advice=advise(heads, keys, capture, expected, place, at_initialisation=untrained),
+            )
+        )
+    return tuple(layers)
+
+
+def _place(model: nn.Module, index: int, capture: Capture) -> Place:
+    """Find the layer's module by its name, and the configuration of that module or of the nearest one around it."""
+    names = capture.name.split(".") if capture.name else []
+    around = [model.get_submodule(".".join(names[:end])) for end in range(len(names), -1, -1)]
+    config = next((found for module in around if (found := getattr(module, "config", None)) is not None), None)
+    layer = getattr(around[0], "layer_idx", None)
+    return Place(around[0], config, index if layer is None else int(layer), capture.problem.q.shape[3])
