@@ -203,8 +203,8 @@ def tell(options: ExplainOptions, book: Book, outcomes: tuple[ClaimOutcome, ...]
         say(f"isotherm: {line}")
     if options.debug:
         for outcome in outcomes:
-            if outcome.trace:
-                click.echo(outcome.trace, err=True)
+            for row in outcome.trace.splitlines():
+                say(row)
     if options.out is not None:
         say(WROTE.format(path=Path(options.out) / "index.html"))
     elif not options.as_json:

@@ -57,7 +57,7 @@ def _call(problem: Problem, sink: Tensor | None) -> Call:
         passed=problem.scale,
         terms=Terms(seen.mask, None if problem.bias is None else problem.bias.detach()),
         causal=seen.causal,
-        first=seen.places[0] if seen.places else 0,
+        first=seen.position_list[0] if seen.position_list else 0,
         window=seen.window,
         softcap=problem.softcap,
         sink=sink,
