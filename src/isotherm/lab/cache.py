@@ -57,7 +57,8 @@ def code_version(module: str, records: Sequence[Path] = ()) -> str:
     if spec is None or spec.origin is None:
         raise ModuleNotFoundError(f"no module named {module}")
     digest = sha256()
-    for path in sorted(_reached(Path(spec.origin))):
+    origin = Path(spec.origin)
+    for path in sorted(_reached(origin) | set(origin.parent.glob("*.md"))):
         digest.update(path.name.encode() + b"\0" + path.read_bytes() + b"\0")
     for path in records:
         digest.update(str(path).encode() + b"\0" + path.read_bytes() + b"\0")

@@ -1,10 +1,10 @@
-"""Every claim in the order a reader meets it, by topic; each is one file here, loaded when it is run.
+"""Every claim in the order a reader meets it, by topic; each is one folder here, loaded when it is run.
 
-A claim's file needs torch. Its title and recorded verdict are read from the source without running it, so that listing
-them is quick.
+A folder has `experiment.py`, what is measured, and `en.md` and `zh.md`, what is said (`lab/content.py` describes them). An
+experiment needs torch; titles and recorded verdicts are read without running it, so that listing them is quick.
 """
 
-import ast
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from difflib import get_close_matches
@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
 from isotherm.errors import IsothermError
-from isotherm.language import Text
+from isotherm.language import LANGUAGES, Text
 from isotherm.record import Verdict
 
 if TYPE_CHECKING:
@@ -115,8 +115,9 @@ class Listed:
 
 
 def module_of(claim: str) -> str:
-    """The module a claim lives in."""
-    return f"{__name__}.{claim.replace('-', '_')}"
+    """The module that holds a claim's experiment."""
+    name = claim.replace("-", "_")
+    return f"{__name__}.{name}.experiment" if (Path(__file__).parent / name).is_dir() else f"{__name__}.{name}"
 
 
 def load(claim: str) -> "Claim":
@@ -145,15 +146,14 @@ def chosen(names: Iterable[str]) -> tuple[str, ...]:
 
 
 def listed(claim: str) -> Listed:
-    """A claim's title and the verdict on record, as its source states them."""
+    """A claim's title and the verdict on record, read from its files without running them."""
     spec = find_spec(module_of(claim))
     assert spec is not None
     assert spec.origin is not None
-    for node in ast.walk(ast.parse(Path(spec.origin).read_text(encoding="utf-8"))):
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "Claim":
-            given = {keyword.arg: keyword.value for keyword in node.keywords}
-            title, expected = given.get("title"), given.get("expected")
-            if isinstance(title, ast.Call) and isinstance(expected, ast.Constant):
-                return Listed(claim, Text(*map(ast.literal_eval, title.args)), cast(Verdict, expected.value))
-    whole = load(claim)
-    return Listed(claim, whole.title, whole.expected)
+    source = Path(spec.origin)
+    expected = re.search(r'^    expected="(\w+)"', source.read_text(encoding="utf-8"), re.M)
+    if expected is None or not source.with_name("en.md").exists():
+        whole = load(claim)
+        return Listed(claim, whole.title, whole.expected)
+    titles = (source.with_name(f"{language}.md").read_text(encoding="utf-8").split("\n")[0] for language in LANGUAGES)
+    return Listed(claim, Text(*(title.removeprefix("# ") for title in titles)), cast(Verdict, expected[1]))

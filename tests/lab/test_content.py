@@ -1,0 +1,82 @@
+"""What claims say: both languages have the same parts, names, fields and formulas, and experiments use all of it."""
+
+import re
+from pathlib import Path
+from string import Formatter
+
+import pytest
+
+from isotherm.lab import claims, content
+from isotherm.lab.claims import CLAIMS
+
+FOLDER = Path(claims.__file__).parent
+PARTS = ["question", "statement", "hypothesis", "derivation", "errata", "words"]
+
+
+def folder_of(claim: str) -> Path:
+    return FOLDER / claim.replace("-", "_")
+
+
+def page(claim: str, language: str) -> content._Page:
+    return content._Page((folder_of(claim) / f"{language}.md").read_text(encoding="utf-8"))
+
+
+def fields(sentence: str) -> set[str]:
+    """The fields of a sentence, each with its format."""
+    return {f"{name}:{form}" for _, name, form, _ in Formatter().parse(sentence) if name is not None}
+
+
+@pytest.mark.parametrize("claim", CLAIMS)
+def test_a_claim_is_a_folder(claim):
+    names = {path.name for path in folder_of(claim).iterdir()} - {"__pycache__"}
+    assert names == {"experiment.py", "en.md", "zh.md"}
+
+
+@pytest.mark.parametrize("claim", CLAIMS)
+def test_both_languages_have_the_same_parts_names_fields_and_formulas(claim):
+    en, zh = page(claim, "en"), page(claim, "zh")
+    assert list(en.sections) == list(zh.sections)
+    assert [name for name in en.sections if name != "title"] == [name for name in PARTS if name in en.sections]
+    assert list(en.words) == list(zh.words)
+    assert {name: fields(text) for name, text in en.words.items()} == {
+        name: fields(text) for name, text in zh.words.items()
+    }
+    assert [formula for _, formula in en.steps] == [formula for _, formula in zh.steps]
+    assert [document for document, _, _ in en.errata] == [document for document, _, _ in zh.errata]
+
+
+@pytest.mark.parametrize("claim", CLAIMS)
+def test_nothing_is_empty_and_every_sentence_is_used(claim):
+    source = (folder_of(claim) / "experiment.py").read_text(encoding="utf-8")
+    for language in ("en", "zh"):
+        told = page(claim, language)
+        texts = [told.paragraph(name) for name in ("title", "question", "statement", "hypothesis")]
+        texts += [*told.words.values(), *(sentence for sentence, _ in told.steps)]
+        texts += [text for _, *pair in told.errata for text in pair]
+        assert all(texts)
+    used = set(re.findall(r'SAYS\[f?"([^"]+)"\]', source))
+    dynamic = [re.compile(re.sub(r"\\\{.*?\\\}", ".+", re.escape(name))) for name in used if "{" in name]
+    unused = [name for name in told.words if name not in used and not any(it.fullmatch(name) for it in dynamic)]
+    assert unused == []
+
+
+@pytest.mark.parametrize("claim", CLAIMS)
+def test_formulas_become_mathml(claim):
+    for step in content.read_content(folder_of(claim) / "experiment.py").steps:
+        assert step.math == "" or (step.math.startswith("<") and "merror" not in step.math and "\\" not in step.math)
+
+
+def test_a_page_is_taken_apart(tmp_path):
+    text = (
+        "# T\n\n## question\nq\nr\n\n## statement\ns\n\n## hypothesis\nh\n\n## derivation\n1. a\n   b\n\n   $$x^2$$\n\n2. c\n\n"
+        "## errata\n### 003\n> wrong\n\nright\n\n## words\n### name\nsaid {n:.2f}\n"
+    )
+    (tmp_path / "en.md").write_text(text, encoding="utf-8")
+    (tmp_path / "zh.md").write_text(text.replace("said", "说"), encoding="utf-8")
+    found = content.read_content(tmp_path / "experiment.py")
+    assert found.question.en == "q r"
+    assert [step.sentence.en for step in found.steps] == ["a b", "c"]
+    assert found.steps[0].math.startswith("<mrow><msup>")
+    assert found.steps[1].math == ""
+    assert [(it.document, it.wrong.en, it.right.en) for it in found.errata] == [("003", "wrong", "right")]
+    assert found["name"].format(n=1.234).zh == "说 1.23"
