@@ -30,6 +30,7 @@ def test_alone_a_failure_is_one_s_own():
     assert caught.value is failure
 
 
+@pytest.mark.slow
 def test_rules_side_by_side_in_two_processes_and_one_says_what_is_wrong(tmp_path):
     write_tsv(tmp_path / "pairs.tsv")
     (tmp_path / "small.toml").write_text(TOML)

@@ -112,6 +112,7 @@ def test_a_second_signal_does_not_wait(tsv, tmp_path, monkeypatch):
         train(tiny(tsv), tmp_path / "run", quiet=True)
 
 
+@pytest.mark.slow
 def test_killed_it_resumes_exactly(tsv, through, tmp_path):
     """SIGKILL in a process of its own, twice, at moments nobody chose; then it is let through."""
     config, path = tmp_path / "config.json", tmp_path / "run"

@@ -23,7 +23,7 @@ def small_blocks(device, monkeypatch):
         monkeypatch.setattr(general, "tile_size", lambda call, backward=False: general.TileSize(16, 16, 4, 1))
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     t=st.integers(1, 70),
     s=st.integers(1, 90),
@@ -69,7 +69,7 @@ class Made:
 
     def problem(self, device, dtype):
         g = torch.Generator().manual_seed(3)
-        t, s, heads = 90, 110, 2
+        t, s, heads = 38, 58, 1
         q, k, v = (
             torch.randn(1, h, n, d, generator=g)
             for h, n, d in ((2 * heads, t, self.dim), (heads, s, self.dim), (heads, s, 20))
@@ -77,8 +77,8 @@ class Made:
         k = (k * torch.linspace(*self.grow, s)[:, None]).to(self.dtype)
         masks = {
             "": None,
-            "padding": (torch.arange(s) < 71).view(1, 1, 1, s),
-            "late keys": (torch.arange(s) >= 71).view(1, 1, 1, s),
+            "padding": (torch.arange(s) < 37).view(1, 1, 1, s),
+            "late keys": (torch.arange(s) >= 37).view(1, 1, 1, s),
             "every row": torch.rand(1, 1, t, s, generator=g) > 0.6,
             "some rows hidden": (torch.arange(t) % 3 > 0).view(1, 1, t, 1).expand(1, 1, t, s),
         }
@@ -100,11 +100,11 @@ CASES = (
     Made("plain"),
     Made("causal", causal=True),
     Made("a narrow window", causal=True, window=5),
-    Made("a wide window", causal=True, window=50),
-    Made("a window to both sides", window=30),
+    Made("a wide window", causal=True, window=30),
+    Made("a window to both sides", window=17),
     Made("padding", mask="padding"),
     Made("first blocks hidden, logits far below 0", mask="late keys", bias="far below 0"),
-    Made("padding in a window", causal=True, window=40, mask="padding"),
+    Made("padding in a window", causal=True, window=25, mask="padding"),
     Made("a mask", causal=True, mask="every row"),
     Made("rows without keys", mask="some rows hidden"),
     Made("a bias of the keys", causal=True, bias="keys"),
@@ -113,7 +113,7 @@ CASES = (
     Made("logits that grow", grow=(0.1, 40.0)),
     Made("logits that fall", grow=(40.0, 0.1)),
     Made("half precision, frozen", causal=True, grow=(20.0, 20.0), dtype=torch.float16),
-    Made("half precision, growing", window=60, grow=(0.1, 30.0), dtype=torch.float16),
+    Made("half precision, growing", window=33, grow=(0.1, 30.0), dtype=torch.float16),
 )
 
 
@@ -142,7 +142,7 @@ def test_a_visible_logit_of_minus_infinity_is_counted_under_a_mask(device):
     made = next(made for made in CASES if made.name == "padding")
     got, want = made.problem(device, torch.float32), made.problem("cpu", torch.float64)
     for problem in (got, want):
-        problem.q[:, :, 7, 0], problem.k[:, :, 50, 0] = 1.0, -torch.inf
+        problem.q[:, :, 7, 0], problem.k[:, :, 20, 0] = 1.0, -torch.inf
     got, want = kernels.statistics(got), reference.solve(want, stats=True).stats
     assert torch.equal(got.n.cpu(), want.n)
     assert torch.equal(got.invalid.cpu(), want.invalid)

@@ -24,6 +24,7 @@ run_sweep(read_spec(sys.argv[1]), sys.argv[2], How(executor="ray", address=sys.a
 """
 
 
+@pytest.mark.slow
 def test_a_sweep_survives_the_death_of_a_worker_and_of_a_node_and_equals_the_local_one(tmp_path):
     path = tmp_path / "spec.toml"
     path.write_text(SPEC.replace("steps = 5", "steps = 300"), encoding="utf-8")

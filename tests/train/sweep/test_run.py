@@ -134,6 +134,7 @@ def test_what_was_computed_in_another_precision_is_refused_not_overwritten(spec,
     assert Store(tmp_path, "float64").get(another).precision == "float64"
 
 
+@pytest.mark.slow
 def test_processes_give_the_same_numbers_as_this_one_also_when_one_dies(spec, tmp_path, monkeypatch):
     here = run_sweep(spec, tmp_path / "here", How(workers=1, together=4))
     killed = []
@@ -156,6 +157,7 @@ def test_a_group_that_keeps_killing_its_process_is_given_up(monkeypatch):
         local_executor.run_here([(SMALL,)], Job(), workers=2, done=print, tick=print)
 
 
+@pytest.mark.slow
 def test_a_sweep_killed_midway_and_started_again_ends_with_the_same_numbers(tmp_path):
     """The whole program, killed without warning as soon as a first result is there."""
     path = tmp_path / "spec.toml"
