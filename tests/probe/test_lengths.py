@@ -323,6 +323,12 @@ def test_keys_of_two_projections():
     assert trace(used, [frame(down, up)])[0].kind == "untraced"
 
 
+@pytest.mark.parametrize("value", [1e-3, 300.0])
+def test_keys_of_two_projections_are_compared_relative_to_their_size(value: float):
+    used, up, down = latent(value=value)
+    assert trace(used, [frame(down, up)])[0] == Factor(pytest.approx(value), "constant", "up")
+
+
 def test_keys_of_two_projections_share_one_number():
     used, up, down = latent()
     used[..., 4:] *= 1.01

@@ -349,6 +349,8 @@ def test_an_interrupt_in_the_forward():
     assert len(again.captures) == 1
 
 
+REPORTED_ONLY = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+"""Python reports an interrupt inside `__del__` and goes on."""
 PROBE = str(Path(isotherm.__file__).parent / "probe")
 
 
@@ -377,9 +379,7 @@ def interrupted_at(line: int, work: Callable[[], object]) -> bool:
     return False
 
 
-@pytest.mark.filterwarnings(
-    "ignore::pytest.PytestUnraisableExceptionWarning"
-)  # an interrupt in `__del__` is only reported
+@REPORTED_ONLY
 def test_an_interrupt_at_any_line_while_probes_open_and_close():
     """Opening and closing beside a probe that stays open, so that shared replacements must survive the interrupt."""
     model, x = nano()
@@ -402,6 +402,7 @@ def test_an_interrupt_at_any_line_while_probes_open_and_close():
     assert line > 50
 
 
+@REPORTED_ONLY
 @pytest.mark.parametrize("make", MAKERS[:4], ids=["nano", "encoder", "own", "llama"])
 def test_an_interrupt_at_any_line_of_a_look(make: Callable[[], tuple[nn.Module, Any]]):
     model, batch = make()

@@ -11,7 +11,7 @@ from isotherm.errors import ArgumentError
 from isotherm.language import Text
 from isotherm.probe import multihead, observe, registry
 from isotherm.probe.mode import Mode, hidden
-from isotherm.probe.owner import Opened, Place, Replaced, sessions_here
+from isotherm.probe.owner import Opened, Place, sessions_here
 from isotherm.probe.session import Seen, Session
 
 
@@ -44,21 +44,21 @@ def probe(model: nn.Module) -> Iterator[Seen]:
 
 def _places() -> Iterator[Place]:
     """What a probe needs for any model."""
-    yield Replaced.function(nn.MultiheadAttention, "forward", _attention_module)
-    yield Replaced.function(nn.TransformerEncoderLayer, "forward", _encoder_layer)
-    yield Replaced.function(nn.TransformerEncoder, "forward", _encoder)
-    yield Replaced.function(nn.Module, "__call__", _module)
+    yield Place.function(nn.MultiheadAttention, "forward", _attention_module)
+    yield Place.function(nn.TransformerEncoderLayer, "forward", _encoder_layer)
+    yield Place.function(nn.TransformerEncoder, "forward", _encoder)
+    yield Place.function(nn.Module, "__call__", _module)
     yield observe.Observed()
     compiler = sys.modules.get("torch._dynamo.eval_frame")
     if compiler is not None:  # nothing is compiled if dynamo was never loaded
-        yield Replaced(vars(compiler), "_stance", _Stance)
+        yield Place(vars(compiler), "_stance", _Stance)
 
 
 class _Stance:
     """The compiler's stance, which decides for the whole process whether compiled code is used. In a thread with an open probe
     it says no, because a probe cannot see into compiled code. `torch.compiler.set_stance` would say so in every thread."""
 
-    def __init__(self, original: Any, place: Replaced) -> None:
+    def __init__(self, original: Any, place: Place) -> None:
         self._original, self._place = original, place
 
     def __getattr__(self, name: str) -> Any:

@@ -8,14 +8,15 @@ from torch import Tensor
 from isotherm.ops import Problem
 from isotherm.ops.observers import observers
 from isotherm.probe.masks import Terms
-from isotherm.probe.owner import sessions_here
+from isotherm.probe.owner import Place, sessions_here
 from isotherm.probe.session import Call, Session
 
 
-class Observed:
+class Observed(Place):
     """The list of observers, with one observer for all probes while any is open."""
 
-    key = "observers"
+    def __init__(self) -> None:
+        self.key = id(observers), "observers"
 
     def replace(self) -> None:
         """Add the observer."""

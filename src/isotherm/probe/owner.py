@@ -13,7 +13,7 @@ a probe that the garbage collector closes may call it in the middle of another c
 import functools
 import threading
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from isotherm.probe.session import Session
@@ -35,24 +35,10 @@ def sessions_here() -> "list[Session]":
     return _this_thread.sessions
 
 
-class Place(Protocol):
-    """Something that is shared by all probes, replaced while one of them needs it."""
-
-    @property
-    def key(self) -> object:
-        """What identifies the place: two probes may each bring an object for it."""
-
-    def replace(self) -> None:
-        """Replace it, if that has not been done."""
-
-    def restore(self) -> None:
-        """Put the original back, if it is still replaced."""
-
-
-class Replaced:
+class Place:
     """An attribute of a class or an entry of a dictionary. `make` returns the replacement for an original."""
 
-    def __init__(self, holder: Any, name: str, make: "Callable[[Any, Replaced], Any]") -> None:
+    def __init__(self, holder: Any, name: str, make: "Callable[[Any, Place], Any]") -> None:
         self.key = id(holder), name
         self.active = False
         self._holder, self._name, self._make = holder, name, make
@@ -60,7 +46,7 @@ class Replaced:
         self._replacement: Any = None
 
     @classmethod
-    def function(cls, holder: Any, name: str, handler: Handler) -> "Replaced":
+    def function(cls, holder: Any, name: str, handler: Handler) -> "Place":
         """A function, replaced by one that passes its calls through `handler` for every open session of the thread."""
         return cls(holder, name, functools.partial(_dispatching, handler))
 
@@ -86,7 +72,7 @@ class Replaced:
         is_class = isinstance(self._holder, type)
         value = (vars(self._holder) if is_class else self._holder).get(self._name)
         left = getattr(value, "isotherm_place", None)  # functools.wraps copies this attribute, so compare the value too
-        if isinstance(left, Replaced) and left is not self and left._replacement is value:
+        if isinstance(left, Place) and left is not self and left._replacement is value:
             return left._original  # a patch of someone else kept an earlier probe from restoring this, and is gone now
         return value
 
@@ -97,7 +83,7 @@ class Replaced:
             self._holder[self._name] = value
 
 
-def _dispatching(handler: Handler, original: Callable[..., Any], place: Replaced) -> Callable[..., Any]:
+def _dispatching(handler: Handler, original: Callable[..., Any], place: Place) -> Callable[..., Any]:
     @functools.wraps(original)
     def dispatch(*args: Any, **kwargs: Any) -> Any:
         sessions = _this_thread.sessions

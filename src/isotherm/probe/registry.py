@@ -20,7 +20,7 @@ from isotherm.ops import Problem
 from isotherm.probe import replay
 from isotherm.probe.masks import Terms
 from isotherm.probe.mode import hidden
-from isotherm.probe.owner import Place, Replaced
+from isotherm.probe.owner import Place
 from isotherm.probe.sdpa import KernelCall
 from isotherm.probe.session import Call, Session
 
@@ -32,11 +32,11 @@ def places(model: nn.Module) -> Iterator[Place]:
     """Every attention function that the model may call. There is none if transformers is not in use."""
     for mapping in _tables(model):
         for key in [key for key, function in list(mapping.items()) if callable(function)]:
-            yield Replaced.function(mapping, key, functools.partial(_attention_function, key))
+            yield Place.function(mapping, key, functools.partial(_attention_function, key))
     for space in _namespaces(model):
         for name, function in list(space.items()):
             if "eager" in name and inspect.isfunction(function) and _is_attention(inspect.unwrap(function)):
-                yield Replaced.function(space, name, functools.partial(_attention_function, "eager"))
+                yield Place.function(space, name, functools.partial(_attention_function, "eager"))
 
 
 def _namespaces(model: nn.Module) -> Iterator[dict[str, Any]]:

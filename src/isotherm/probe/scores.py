@@ -210,15 +210,6 @@ def _where(find: Find, args: Args, kwargs: Kwargs) -> Scores | None:
     return None if mine is None else mine.without(condition, yes)
 
 
-def _same(find: Find, args: Args, kwargs: Kwargs) -> Scores | None:  # noqa: ARG001
-    return find(args[0])
-
-
-def _tanh(find: Find, args: Args, kwargs: Kwargs) -> Scores | None:  # noqa: ARG001
-    mine = find(args[0])
-    return None if mine is None else mine.capped()
-
-
 def _baddbmm(find: Find, args: Args, kwargs: Kwargs) -> Scores | None:  # noqa: ARG001
     given = dict(zip(("input", "batch1", "batch2"), args, strict=False)) | kwargs
     scores = product(given["batch1"], given["batch2"], given.get("alpha", 1))
@@ -226,17 +217,15 @@ def _baddbmm(find: Find, args: Args, kwargs: Kwargs) -> Scores | None:  # noqa: 
     return scores if scores is None or beta == 0 else scores.plus(given["input"], beta)
 
 
-def _matmul(find: Find, args: Args, kwargs: Kwargs) -> Scores | None:  # noqa: ARG001
-    return product(*args[:2]) if len(args) > 1 else None
-
-
-def _einsum(find: Find, args: Args, kwargs: Kwargs) -> Scores | None:  # noqa: ARG001
-    return contraction(args[0], args[1:])
-
-
+UNCHANGED = (
+    *("clamp", "clamp_min", "clip", "max", "maximum", "nan_to_num"),
+    *("float", "half", "bfloat16", "double", "to", "type", "type_as", "contiguous", "clone"),
+    *("view", "reshape", "unflatten", "flatten", "unsqueeze", "squeeze", "__getitem__"),
+)
+"""Operations after which the description still holds, up to the shape."""
 STEPS: dict[str, Callable[[Find, Args, Kwargs], Scores | None]] = {
-    **dict.fromkeys(("matmul", "bmm", "__matmul__"), _matmul),
-    "einsum": _einsum,
+    **dict.fromkeys(("matmul", "bmm", "__matmul__"), lambda _, args, __: product(*args[:2]) if len(args) > 1 else None),
+    "einsum": lambda _, args, __: contraction(args[0], args[1:]),
     "baddbmm": _baddbmm,
     **dict.fromkeys(("add", "__radd__"), _add),
     **dict.fromkeys(("sub", "subtract"), _subtract),
@@ -244,9 +233,7 @@ STEPS: dict[str, Callable[[Find, Args, Kwargs], Scores | None]] = {
     **dict.fromkeys(("div", "divide", "true_divide"), _divide),
     "masked_fill": _fill,
     "where": _where,
-    "tanh": _tanh,
-    **dict.fromkeys(("clamp", "clamp_min", "clip", "max", "maximum", "nan_to_num"), _same),
-    **dict.fromkeys(("float", "half", "bfloat16", "double", "to", "type", "type_as", "contiguous", "clone"), _same),
-    **dict.fromkeys(("view", "reshape", "unflatten", "flatten", "unsqueeze", "squeeze", "__getitem__"), _same),
+    "tanh": lambda find, args, _: None if (mine := find(args[0])) is None else mine.capped(),
+    **dict.fromkeys(UNCHANGED, lambda find, args, _: find(args[0])),
 }
 """How each operation changes the description of the scores. The caller then compares its shape with the result's."""

@@ -29,16 +29,9 @@ class KernelCall(NamedTuple):
         """Read the arguments of a call that has run."""
         given = dict(zip(ARGUMENTS, args, strict=False)) | kwargs
         scale = given.get("scale")
-        return cls(
-            given["query"],
-            given["key"],
-            given["value"],
-            given.get("attn_mask"),
-            given.get("dropout_p", 0.0),
-            bool(given.get("is_causal", False)),
-            None if scale is None else float(scale),
-            output,
-        )
+        q, k, v = (given[name] for name in ARGUMENTS[:3])
+        dropout, causal = given.get("dropout_p", 0.0), bool(given.get("is_causal", False))
+        return cls(q, k, v, given.get("attn_mask"), dropout, causal, None if scale is None else float(scale), output)
 
     @property
     def scale(self) -> float:
@@ -49,8 +42,7 @@ class KernelCall(NamedTuple):
 def look(session: Session, kernel: KernelCall) -> None:
     """Capture one call that has run."""
     top = session.frames.top
-    lead, key_lead = tuple(kernel.q.shape[:-2]), tuple(kernel.k.shape[:-2])
-    fold = heads.Fold.of(lead, key_lead, None if top is None else top.module)
+    fold = heads.Fold.of(tuple(kernel.q.shape[:-2]), tuple(kernel.k.shape[:-2]), None if top is None else top.module)
     call = Call(
         implementation="sdpa",
         q=fold.queries(kernel.q),
