@@ -175,10 +175,10 @@ def test_no_part_takes_private_names_of_another(path):
 
 
 def test_the_private_name_test_can_fail():
-    path = SOURCE / "probe" / "own.py"
+    path = SOURCE / "probe" / "observe.py"
     assert private_names(path, "from isotherm.ops.api import _solve") == ["isotherm.ops.api._solve"]
     assert private_names(path, "from isotherm.ops import api\napi._solve()") == ["isotherm.ops.api._solve"]
-    assert private_names(path, "from isotherm.probe.session import _aside") == []
+    assert private_names(path, "from isotherm.probe.session import _OwnWork") == []
 
 
 def test_names_do_not_repeat():

@@ -10,6 +10,7 @@ All of them end a command with exit code 2 and one line on standard error, never
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from math import log10
 
 from isotherm.language import Text
 
@@ -59,6 +60,15 @@ class UnsupportedError(IsothermError, NotImplementedError):
             "impl={implementation!r} 不支持{what}；impl='auto' 会另选可用的实现",
         )
         super().__init__(template.format(implementation=implementation, what=what))
+
+
+def shown(value: object) -> str:
+    """repr(value). Python prints no whole number of more than 4300 digits; of such a number, its length."""
+    try:
+        return repr(value)
+    except ValueError:
+        digits = int(value.bit_length() * log10(2)) + 1 if isinstance(value, int) else 0
+        return str(Text("a number of {n} digits", "一个 {n} 位数").format(n=digits))
 
 
 @contextmanager

@@ -76,7 +76,15 @@ def test_a_model_larger_than_the_memory_is_refused_before_it_is_built(copy, keys
 
 
 def test_numbers_that_published_models_have_are_accepted():
-    check_sizes({"num_labels": 21_843, "max_position_embeddings": 10_485_760, "rope_theta": 10**12}, "config.json")
+    check_sizes(
+        {
+            "num_labels": 21_843,
+            "label2id": {"layer": 21_842},
+            "max_position_embeddings": 10_485_760,
+            "rope_theta": 10**12,
+        },
+        "config.json",
+    )
     check_sizes({"num_hidden_layers": 32, "num_experts": 16_384, "layer_types": ["full"] * 32}, "config.json")
     check_sizes(
         {"time_step_limit": [0.0, float("inf")], "eos_token_id": [151_645, -1], "n_positions": 2**20}, "config.json"
@@ -213,10 +221,25 @@ def test_a_folder_that_is_a_loop(tmp_path):
     assert "no such folder" in refused(tmp_path / "loop")
 
 
-def test_weights_that_are_a_pipe(copy):
-    (copy / "model.safetensors").unlink()
-    os.mkfifo(copy / "model.safetensors")
-    assert "no weights in this folder" in refused(copy)
+@pytest.mark.parametrize("kind", ["pipe", "device"])
+@pytest.mark.parametrize("name", ["model.safetensors", "model.safetensors.index.json", "tokenizer.json"])
+def test_pipes_and_devices_are_not_read(copy, name, kind):
+    (copy / name).unlink(missing_ok=True)
+    if kind == "pipe":
+        os.mkfifo(copy / name)
+    else:
+        (copy / name).symlink_to("/dev/zero")
+    assert f"{name}: not a regular file" in refused(copy)
+
+
+def test_a_folder_that_cannot_be_listed(copy, monkeypatch):
+    from pathlib import Path
+
+    def closed(_path):
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(Path, "iterdir", closed)
+    assert "bert: cannot be read (Permission denied)" in refused(copy)
 
 
 @pytest.mark.parametrize("device", ["gpu9", "cuda:99", "meta", "cpu:x", "", "xla"])

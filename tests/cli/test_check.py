@@ -200,7 +200,9 @@ def test_two_reports_are_compared(capsys, folder, tmp_path):
     [
         ("{", "not JSON"),
         ("[]", "not a report of schema"),
-        ('{"schema": "isotherm.check/1"}', "r.json.created: expected a value"),
+        ('{"schema": "isotherm.check/1"}', "r.json: created: expected a value"),
+        ("[" * 99999, "r.json: nested too deeply"),
+        ("\0", "r.json: not JSON"),
     ],
 )
 def test_a_report_that_is_none(capsys, tmp_path, content, message):

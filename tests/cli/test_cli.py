@@ -155,3 +155,28 @@ def test_demo_reads_on_a_narrow_terminal_in_both_languages(capsys, monkeypatch, 
     assert code == 0
     assert "…" not in out
     assert "1024" in out
+
+
+def test_a_name_that_no_file_can_have_is_one_line(capsys):
+    code, out, err = call(capsys, "translate", "x" * 300)
+    assert (code, out, err) == (2, "", f"isotherm: {'x' * 300}: File name too long\n")
+
+
+def test_a_disk_that_fills_is_one_line(capsys, monkeypatch):
+    import errno
+    import os
+
+    def full(*_, **__):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr("isotherm.report.atlas.show", full)
+    assert call(capsys, "rules") == (2, "", "isotherm: the system: No space left on device\n")
+
+
+def test_the_early_end_of_a_file_is_not_taken_for_ctrl_c(monkeypatch):
+    def ends(*_):
+        raise EOFError
+
+    monkeypatch.setattr("isotherm.scale.tables.atlas", ends)
+    with pytest.raises(EOFError):
+        run(["rules"])

@@ -153,8 +153,10 @@ def _place(trace: Any) -> str:
 
 def _in_a_process(case: Case) -> list[Finding]:
     command = [sys.executable, "-m", "isotherm", *case.words]
+    source = os.environ | {"PYTHONPATH": str(Path(cli.__file__).parents[2])}
+    options = {"stdin": subprocess.DEVNULL, "capture_output": True, "timeout": 3 * SECONDS, "env": source}
     try:
-        done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, timeout=3 * SECONDS, check=False)
+        done = subprocess.run(command, check=False, **options)  # type: ignore[call-overload]
     except subprocess.TimeoutExpired:
         return [Finding("hang of a process", "")]
     out, err = done.stdout.decode("utf-8", "replace"), done.stderr.decode("utf-8", "replace")

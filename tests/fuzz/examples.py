@@ -3,8 +3,9 @@
 import json
 import tempfile
 import tomllib
-from contextlib import chdir
+from contextlib import chdir, redirect_stderr, redirect_stdout
 from functools import cache
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
@@ -100,7 +101,8 @@ def swept() -> dict[str, bytes]:
 
     with tempfile.TemporaryDirectory() as made, chdir(made):
         Path("s.toml").write_text(SPEC, encoding="utf-8")
-        run(["sweep", "s.toml", "--store", "store", "--workers", "1", "--quick"])
+        with redirect_stdout(StringIO()), redirect_stderr(StringIO()):
+            run(["sweep", "s.toml", "--store", "store", "--workers", "1", "--quick"])
         return files_of(Path())
 
 

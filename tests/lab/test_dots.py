@@ -6,7 +6,7 @@ import torch
 from isotherm import scale
 from isotherm.lab.claim import Setting
 from isotherm.lab.departures import DEPARTURES
-from isotherm.lab.dots import DISTRIBUTIONS, Plan, independent, logits, moments, normal
+from isotherm.lab.dots import DISTRIBUTIONS, BlockPlan, independent, logits, moments, normal
 
 SETTING = Setting({}, seed=3)
 
@@ -29,7 +29,7 @@ def test_student_has_the_tail_of_student():
 
 @pytest.mark.parametrize(("d", "block"), [(1, 16), (3, 48), (11, 128), (257, 128)])
 def test_a_plan_draws_every_block_once(d, block):
-    plan = Plan(d, 1 << 16)
+    plan = BlockPlan(d, 1 << 16)
     shapes = list(plan.shapes())
     assert plan.block == block
     assert sum(shape[0] for shape in shapes) == plan.blocks >= 16
@@ -45,7 +45,7 @@ def test_logits_are_scaled_by_the_rule():
 
 
 def test_moments_are_those_of_all_pairs_and_repeat():
-    plan = Plan(7, 1, largest=5, fewest=16)
+    plan = BlockPlan(7, 1, largest=5, fewest=16)
     pairs = independent(normal)
     found = moments(SETTING, plan, pairs, scale.NoScale(), 9)
     (shape,) = plan.shapes()

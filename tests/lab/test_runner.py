@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from isotherm.lab import cache, claims
-from isotherm.lab.cache import Entry, code_version
-from isotherm.lab.runner import Listener, Order, run
+from isotherm.lab.cache import CacheEntry, code_version
+from isotherm.lab.runner import ClaimOrder, Listener, run
 from isotherm.record import to_plain
 from tests.lab.toys import Toys
 
@@ -93,7 +93,7 @@ def test_a_record_given_makes_another_result_and_the_same_record_finds_it_again(
 def test_another_size_or_device_is_another_entry(toy, change):
     order = toy("one")
     code = code_version(order.module)
-    paths = {Entry("one", **{"size": "quick", "device": "cpu", **it}, code=code).path for it in ({}, change)}
+    paths = {CacheEntry("one", **{"size": "quick", "device": "cpu", **it}, code=code).path for it in ({}, change)}
     assert len(paths) == 2
 
 
@@ -131,7 +131,7 @@ DAMAGE = {
 def test_a_corrupt_entry_is_recognised_and_redone(toy, own_cache):
     order = toy("one")
     first = run([order])[0]
-    entry = Entry("one", "quick", "cpu", code_version(order.module))
+    entry = CacheEntry("one", "quick", "cpu", code_version(order.module))
     whole = entry.path.read_text(encoding="utf-8")
     for kind, damage in DAMAGE.items():
         entry.path.write_text(damage(whole), encoding="utf-8")
@@ -176,7 +176,7 @@ def test_a_claim_that_needs_what_is_not_installed_says_so(toy):
 
 
 def test_a_claim_without_a_file_fails_alone(toy):
-    outcomes = run([Order("gone", "no_such_module_of_ours"), toy("one")])
+    outcomes = run([ClaimOrder("gone", "no_such_module_of_ours"), toy("one")])
     assert "no_such_module_of_ours" in outcomes[0].failure.en
     assert outcomes[1].timed is not None
 
@@ -207,7 +207,7 @@ def test_what_a_claim_prints_is_not_on_standard_output(toy, capfd):
 
 def test_an_interrupted_run_goes_on_where_it_was(toy, own_cache):
     orders = [toy("one"), toy("slow", body="time.sleep(60)")]
-    code = f"from isotherm.lab.runner import Order, run\nif __name__ == '__main__':\n    run({orders!r}, jobs=1)\n"
+    code = f"from isotherm.lab.runner import ClaimOrder, run\nif __name__ == '__main__':\n    run({orders!r}, jobs=1)\n"
     script = toy.folder / "interrupted.py"
     script.write_text(code, encoding="utf-8")
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(toy.folder), *sys.path])}

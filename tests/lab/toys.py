@@ -1,6 +1,6 @@
 """Claims made for a test: each a module in a folder of its own, found by workers as any other."""
 
-from isotherm.lab.runner import Order
+from isotherm.lab.runner import ClaimOrder
 
 TOY = """
 import os, sys, time
@@ -41,7 +41,7 @@ class Toys:
         module = f"{self.folder.parent.name.replace('-', '_')}_{name}"
         text = TOY.format(name=name, body=body, seed=seed, needs=needs)
         (self.folder / f"{module}.py").write_text(text, encoding="utf-8")
-        return Order(name, module)
+        return ClaimOrder(name, module)
 
     def ran(self):
         record = self.folder / "ran.txt"

@@ -13,7 +13,17 @@ from hypothesis import strategies as st
 from isotherm import attention
 from isotherm.errors import ArgumentError, UnsupportedError
 from isotherm.ops import tiles
-from isotherm.scale import InverseSqrt, LogN, Sigmoid, Sinks, SoftCap, SoftmaxPlusOne
+from isotherm.scale import (
+    InverseSqrt,
+    Llama4Temperature,
+    LogN,
+    PerHead,
+    QKNorm,
+    Sigmoid,
+    Sinks,
+    SoftCap,
+    SoftmaxPlusOne,
+)
 from isotherm.stats import STATISTICS
 from tests.ops.cases import Case, assert_same
 from tests.ops.watch import LargestTensor
@@ -224,6 +234,60 @@ BAD = {
     "rows negative": ({"rows": -3}, r"rows: expected a number of rows, at least 1, got -3"),
     "rows past the end": ({"rows": torch.tensor([0, 5])}, r"rows: expected indices from 0 to 4, got \[0, 5\]"),
     "causal a word": ({"causal": "left"}, r"causal: expected True, False, 'top-left' or 'bottom-right', got 'left'"),
+    "window beyond any key": (
+        {"window": 10**30},
+        r"window: expected at most 2\^60 keys \(None: every key\), got 10{30}$",
+    ),
+    "window beyond print": (
+        {"window": 10**5000},
+        r"window: expected at most 2\^60 keys .* got a number of 5001 digits",
+    ),
+    "scale beyond float64": ({"scale": 10**400}, r"scale: expected a finite number above 0, got 10{400}$"),
+    "scale beyond print": (
+        {"scale": 10**5000},
+        r"scale: expected a finite number above 0, got a number of 5001 digits",
+    ),
+    "complex": ({"q": OK.cfloat()}, r"q: expected a floating-point tensor, got torch.complex64"),
+    "float8": (
+        {"k": OK.to(torch.float8_e4m3fn)},
+        r"k: expected float16, bfloat16, float32 or float64, got torch.float8_e4m3fn",
+    ),
+    "sparse": ({"v": OK.to_sparse()}, r"v: expected a dense tensor, got torch.sparse_coo"),
+    "sparse mask": (
+        {"mask": torch.ones(5, 5).bool().to_sparse()},
+        r"mask: expected a dense tensor, got torch.sparse_coo",
+    ),
+    "nested": (
+        {"q": torch.nested.as_nested_tensor([OK[0], OK[1]], layout=torch.jagged)},
+        r"q: expected a dense tensor, got a nested tensor",
+    ),
+    "meta": (
+        dict.fromkeys("qkv", OK.to("meta")),
+        r"q: expected a tensor that holds numbers, got a tensor on the meta device$",
+    ),
+    "bias in float8": (
+        {"bias": torch.ones(5, 5).to(torch.float8_e5m2)},
+        r"bias: expected float16, .* got torch.float8_e5m2",
+    ),
+    "sparse bias": ({"bias": torch.ones(5, 5).to_sparse()}, r"bias: expected a dense tensor, got torch.sparse_coo"),
+    "rows in complex": ({"rows": torch.tensor([1j])}, r"rows: expected indices from 0 to 4, got torch.complex64 \[1\]"),
+    "rows without numbers": (
+        {"rows": torch.zeros(2, dtype=torch.long, device="meta")},
+        r"rows: expected indices from 0 to 4, got a tensor on the meta device",
+    ),
+    "sparse rows": ({"rows": torch.tensor([1, 2]).to_sparse()}, r"rows: expected indices .* got torch.sparse_coo"),
+    "a rule elsewhere": (
+        {"scale": PerHead(torch.ones(4, device="meta"))},
+        r"scale: expected tensors on the device of q, cpu, got meta",
+    ),
+    "a sink elsewhere": (
+        {"scale": InverseSqrt() * Sinks(torch.ones(4, device="meta"))},
+        r"scale: expected tensors on the device of q, cpu, got meta",
+    ),
+    "a gain elsewhere": (
+        {"scale": QKNorm(q_gain=torch.ones(8, device="meta"))},
+        r"q_gain: expected a tensor on cpu, got meta",
+    ),
     "impl unknown": ({"impl": "flash"}, r"impl: expected one of auto, reference, blockwise, sdpa, triton, got 'flash'"),
 }
 
@@ -233,6 +297,26 @@ def test_bad_input_gets_one_clear_error_that_names_the_argument(change, message)
     arguments = {"q": OK, "k": OK, "v": OK} | change
     with pytest.raises(ArgumentError, match=message):
         attention(arguments.pop("q"), arguments.pop("k"), arguments.pop("v"), **arguments)
+
+
+@pytest.mark.parametrize(
+    "rule", [SoftCap, Sinks, Llama4Temperature, lambda x: QKNorm(eps=x)], ids=["cap", "sink", "llama-4", "eps"]
+)
+@pytest.mark.parametrize(
+    ("number", "shown"),
+    [(10**400, "10{400}$"), (10**5000, "a number of 5001 digits$")],
+    ids=["400 digits", "5000 digits"],
+)
+def test_rules_refuse_whole_numbers_beyond_float64(rule, number, shown):
+    with pytest.raises(ArgumentError, match=f"expected a finite number.*, got {shown}"):
+        rule(number)
+
+
+def test_shapes_alone_go_through_the_reference():
+    """Whoever sizes a model on the meta device names the one implementation that reads no number."""
+    shape = OK.to("meta")
+    bias = torch.zeros(5, 5, device="meta")
+    assert attention(shape, shape, shape, bias=bias, causal=True, impl="reference").output.shape == OK.shape
 
 
 def test_errors_are_chinese_when_asked(monkeypatch):

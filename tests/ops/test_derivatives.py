@@ -1,11 +1,13 @@
 """Derivatives of any order are right or refused: every implementation, every option, `torch.func` and forward mode."""
 
+import weakref
 from functools import partial
 
 import pytest
 import torch
 from torch import func
 from torch.autograd import forward_ad, grad, gradcheck, gradgradcheck
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from isotherm import attention
 from isotherm.errors import UnsupportedError
@@ -111,6 +113,24 @@ def test_a_penalty_on_the_gradient_is_the_references(impl, order, options):
         pytest.skip("sdpa has no window")
     for got, want in zip(penalised(impl, order, **options), penalised("reference", order, **options), strict=True):
         torch.testing.assert_close(got, want, rtol=1e-9, atol=1e-9 * want.abs().max().item())
+
+
+def test_pytorchs_kernel_of_plain_operations_keeps_its_own_second_derivatives():
+    with sdpa_kernel(SDPBackend.MATH):
+        got = penalised("sdpa")
+    for mine, other in zip(got, penalised("reference"), strict=True):
+        torch.testing.assert_close(mine, other, rtol=1e-9, atol=1e-9 * other.abs().max().item())
+
+
+@pytest.mark.parametrize("impl", ["sdpa", "blockwise"])
+def test_after_the_backward_pass_the_output_keeps_no_input_alive(impl):
+    q, k, v = (x * 1 for x in tensors())
+    watched = weakref.ref(q)
+    output = attention(q, k, v, impl=impl).output
+    output.sum().backward()
+    del q
+    assert output.grad_fn is not None
+    assert watched() is None
 
 
 @pytest.mark.parametrize("impl", ["reference", "blockwise", "auto"])
@@ -227,7 +247,7 @@ def test_the_bias_of_a_row_may_be_hidden_under_vmap(impl):
     bias = torch.stack([torch.zeros(QUERIES, KEYS), torch.zeros(QUERIES, KEYS).fill_diagonal_(-torch.inf)]).double()
     call = func.vmap(lambda bias: attention(q, k, v, bias=bias, impl=impl).output)
     if impl == "blockwise":
-        with pytest.raises(UnsupportedError, match="'blockwise' does not support torch.func transforms"):
+        with pytest.raises(UnsupportedError, match=r"'blockwise' does not support torch\.func transforms"):
             call(bias)
         return
     each = [attention(q, k, v, bias=one, impl="reference").output for one in bias]

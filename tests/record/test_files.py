@@ -50,6 +50,7 @@ GOOD = '{"kind": "a", "size": 3}'
         ('{"kind": "a", "size": 3, "most": 0}', r"most: expected 1 to 1024, got 0"),
         ('{"kind": "a", "size": 3, "names": "ab"}', r"names: expected a list of texts, got 'ab'"),
         ('{"kind": "a", "size": 3, "names": [1]}', r"names\[0\]: expected text in quotes, got 1"),
+        ('{"kind": "a", "size": 3, "names": ["\\ud800"]}', r"names\[0\]: expected text in quotes, got '\\ud800'"),
         ('{"kind": "a", "size": 3, "lengths": [2, 10]}', r"lengths: expected 1 to 9, got 10"),
     ],
     ids=lambda text: text[:40],

@@ -73,6 +73,11 @@ MISTAKES = {
         GOOD + f"[model]\nwidth = 0x{'f' * 9000}\n",
         r"model\.width: expected 1 to 131072, got 10\^",
     ),
+    "a choice of ten thousand digits": (
+        GOOD + f"[model]\nnorm = 0x{'f' * 9000}\n",
+        r"model\.norm: expected pre \| post, got 10\^",
+    ),
+    "a name of a million letters": (GOOD + f"[model]\n{'w' * 10**6} = 1\n", r"model\.w{100}: expected one of kind"),
     "a number of ten thousand digits": (GOOD + f"[model]\nwidth = {'9' * 9000}\n", r"not TOML \("),
     "words without end": (
         "[data]\nkind = 'copy'\nvocabulary = 100000000000000000000\n",

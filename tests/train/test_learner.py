@@ -197,5 +197,5 @@ def test_a_model_too_large_for_the_memory_is_one_sentence(tsv, tmp_path, monkeyp
         raise RuntimeError("[enforce fail at alloc_cpu.cpp:121] DefaultCPUAllocator: can't allocate memory")
 
     monkeypatch.setattr(loop, "Learner", full)
-    with pytest.raises(IsothermError, match="does not fit the memory of cpu"):
+    with pytest.raises(IsothermError, match=r"the run does not fit the memory of cpu: make \[model\]"):
         train(tiny(tsv), tmp_path / "run", quiet=True)

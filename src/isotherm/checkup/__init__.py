@@ -9,6 +9,7 @@ from typing import Any
 from torch import nn
 
 from isotherm.checkup.examine import Progress, examine
+from isotherm.checkup.implementations import taking_turns
 from isotherm.checkup.measure import Batch
 from isotherm.checkup.subject import Source
 from isotherm.language import Language, Text, current
@@ -107,7 +108,8 @@ def check(
     """Look into every attention layer of `model` while it runs on `batch`, and say what temperature it is at.
 
     `batch` is a dict of keyword arguments, a sequence of positional ones, or one tensor. The model runs as it is
-    (train or eval), and is left bit for bit as it was found.
+    (train or eval), and is left bit for bit as it was found. Several threads may check models at the same time; check-ups of
+    one model take turns.
 
     - `what_if`: rules to replay the layers under, as objects or as `isotherm rules` writes them. `()` replays none.
     - `compare`: run the model under its other attention implementations too, and compare.
@@ -120,15 +122,16 @@ def check(
     >>> report = check(model, {"input_ids": ids}, what_if=["none"])          # doctest: +SKIP
     >>> report.findings, report.layers[0].head_stats[3].jacobian_trace.p50       # doctest: +SKIP
     """
-    record, measured = examine(
-        model,
-        batch,
-        Source(name or type(model).__name__, origin),
-        what_if=what_if,
-        compare=compare,
-        rows=rows,
-        context=context,
-        detail=detail,
-        progress=progress,
-    )
+    with taking_turns(model):
+        record, measured = examine(
+            model,
+            batch,
+            Source(name or type(model).__name__, origin),
+            what_if=what_if,
+            compare=compare,
+            rows=rows,
+            context=context,
+            detail=detail,
+            progress=progress,
+        )
     return Report(record, measured)

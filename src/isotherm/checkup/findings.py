@@ -106,7 +106,7 @@ KINDS = {
     ),
     "weights-missing": Kind(
         Text(
-            "{count} tensors are missing from the weights and were initialised at random: {tensors}.",
+            "Tensors missing from the weights and initialised at random ({count}): {tensors}.",
             "权重中缺少 {count} 个张量，已随机初始化：{tensors}。",
         ),
         Text(
@@ -118,7 +118,7 @@ KINDS = {
     ),
     "weights-mismatched": Kind(
         Text(
-            "{count} tensors of the weights have another shape and were initialised at random: {tensors}.",
+            "Tensors of another shape in the weights, initialised at random ({count}): {tensors}.",
             "权重中有 {count} 个张量的形状不符，已随机初始化：{tensors}。",
         ),
         Text("Check the sizes in config.json against the checkpoint.", "请核对 config.json 中的尺寸与检查点。"),
@@ -126,7 +126,7 @@ KINDS = {
     ),
     "weights-unexpected": Kind(
         Text(
-            "{count} tensors of the weights have no place in the model and were left out: {tensors}.",
+            "Tensors of the weights without a place in the model, left out ({count}): {tensors}.",
             "权重中有 {count} 个张量在模型中没有位置，未被加载：{tensors}。",
         ),
         Text(

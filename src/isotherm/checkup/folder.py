@@ -18,8 +18,8 @@ MOST = 100_000
 """The most experts, heads, repeats … of one kind. A loop makes or runs each of them, so a huge number would never end."""
 MOST_LAYERS = 2_000
 """The deepest Transformer published has 1,000 layers (DeepNet, arXiv:2203.00555)."""
-MOST_OVER_ALL = 10**6
-"""The most labels, and the most layers times experts."""
+MOST_PARTS = 10**6
+"""The most layers times experts."""
 COUNTED = re.compile(
     r"(^|_)(num|n)_|layers?$|depths?$|blocks$|stages$|experts|groups?|heads$|quantizers|codebooks|cycles|repeats|iter|_num$|number"
 )
@@ -34,9 +34,13 @@ def check_folder(folder: Path, *, from_config: bool) -> None:
     if not config.is_file():
         raise InputError(folder, Text("no config.json in this folder", "该文件夹中没有 config.json"))
     check_sizes(_read_object(config), config)
+    inside = sorted(folder.iterdir())
+    for path in inside:
+        if path.exists() and not (path.is_file() or path.is_dir()):  # reading a pipe or a device may never end
+            raise InputError(path, Text("not a regular file", "不是普通文件"))
     if from_config:
         return
-    weights = [path for path in sorted(folder.iterdir()) if _holds_weights(path)]
+    weights = [path for path in inside if _holds_weights(path)]
     if not weights:
         hint = Text(
             "no weights in this folder; --from-config checks it untrained",
@@ -81,12 +85,12 @@ def _read_object(path: Path) -> dict[str, Any]:
 
 
 def _numbers(value: Any, key: str = "", depth: int = 0) -> Iterator[tuple[int, str, Any]]:
-    """Depth, nearest key and value of everything that is no container."""
+    """Depth, nearest key and value of everything that is no container. The keys of `label2id` are a dataset's words."""
     stack = [(depth, key, value)]
     while stack:
         depth, key, value = stack.pop()
         if isinstance(value, dict):
-            stack += [(depth + 1, str(name), inner) for name, inner in value.items()]
+            stack += [(depth + 1, key if key == "label2id" else str(name), inner) for name, inner in value.items()]
         elif isinstance(value, list):
             stack += [(depth + 1, key, inner) for inner in value]
         else:
@@ -106,8 +110,8 @@ def check_sizes(config: dict[str, Any], where: object) -> None:
             raise InputError(where, _too_many(key, value, most))
         layers = (key, value) if most == MOST_LAYERS and value > layers[1] else layers
         experts = (key, value) if "experts" in key and value > experts[1] else experts
-    if layers[1] * experts[1] > MOST_OVER_ALL:
-        raise InputError(where, _too_many(f"{layers[0]} × {experts[0]}", layers[1] * experts[1], MOST_OVER_ALL))
+    if layers[1] * experts[1] > MOST_PARTS:
+        raise InputError(where, _too_many(f"{layers[0]} × {experts[0]}", layers[1] * experts[1], MOST_PARTS))
 
 
 def _too_many(key: str, value: int, most: int) -> Text:
@@ -117,8 +121,6 @@ def _too_many(key: str, value: int, most: int) -> Text:
 
 
 def _most(key: str) -> int:
-    if "label" in key:
-        return MOST_OVER_ALL
     if not COUNTED.search(key) or LENGTHS.search(key):
         return LARGEST_NUMBER
     return MOST_LAYERS if re.search(r"layer|depth|block|stage", key) else MOST

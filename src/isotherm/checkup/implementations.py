@@ -1,7 +1,9 @@
 """Compare a model's attention implementations: they compute one formula, so their statistics must agree."""
 
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Any
 
 from torch import nn
 
@@ -41,13 +43,40 @@ def _measured(model: nn.Module, batch: Batch, rows: int | None) -> tuple[Layer, 
     return layers_of(model, captures, [measure(capture, rows, batch) for capture in captures], untrained=False)
 
 
+_turns = threading.Condition()
+_checked_by: dict[int, int] = {}
+"""The models and configurations that are being checked, by id, and the thread that checks each."""
+
+
+@contextmanager
+def taking_turns(model: nn.Module) -> Iterator[None]:
+    """Wait until no other thread checks this model, or one that shares a configuration with it: `switched` changes these."""
+    thread, taken = threading.get_ident(), set[int]()
+    keys = {id(model), *_configurations(model)}
+    try:
+        with _turns:
+            _turns.wait_for(lambda: all(_checked_by.get(key, thread) == thread for key in keys))
+            taken |= keys - _checked_by.keys()
+            _checked_by.update(dict.fromkeys(taken, thread))
+        yield
+    finally:
+        with _turns:
+            for key in taken:
+                _checked_by.pop(key, None)
+            _turns.notify_all()
+
+
+def _configurations(model: nn.Module) -> dict[int, Any]:
+    """Every configuration of the model's modules, by id."""
+    found = (getattr(module, "config", None) for module in model.modules())
+    return {id(config): config for config in found if config is not None}
+
+
 @contextmanager
 def switched(model: nn.Module, implementation: str) -> Iterator[bool]:
     """Switch the model to another implementation, if it has it, and restore every configuration afterwards."""
-    configs = {
-        id(config): config for module in model.modules() if (config := getattr(module, "config", None)) is not None
-    }
-    before = [(config, vars(config).copy()) for config in configs.values() if hasattr(config, "__dict__")]
+    configs = _configurations(model).values()
+    before = [(config, vars(config).copy()) for config in configs if hasattr(config, "__dict__")]
     try:
         try:
             model.set_attn_implementation(implementation)  # type: ignore[operator]

@@ -90,7 +90,12 @@ def check_device(name: str) -> None:
 
 
 def _folder(folder: Path, loading: Loading) -> Loaded:
-    check_folder(folder, from_config=loading.from_config)
+    try:
+        check_folder(folder, from_config=loading.from_config)
+    except OSError as error:
+        raise InputError(
+            folder, Text("cannot be read ({why})", "无法读取（{why}）").format(why=error.strerror)
+        ) from None
     return _transformers(str(folder), folder.resolve().name, str(folder), loading)
 
 

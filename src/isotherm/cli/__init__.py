@@ -22,7 +22,7 @@ from isotherm.cli.command import Group, lang, option
 from isotherm.cli.output import say
 from isotherm.cli.streams import guard_streams, interrupts, leave
 from isotherm.cli.usage_errors import describe
-from isotherm.errors import InputError, IsothermError
+from isotherm.errors import IsothermError
 from isotherm.language import Text
 
 ABOUT = Text(
@@ -86,7 +86,7 @@ def run(arguments: Sequence[str]) -> int:
     except click.exceptions.Exit as leave:
         return leave.exit_code
     except click.Abort as error:
-        if isinstance(error.__cause__, EOFError):  # click takes the early end of a file for the end of its user's input
+        if isinstance(error.__cause__, EOFError):  # not a Ctrl-C: click treats the early end of any file like one
             raise error.__cause__ from None
         return 130
     except (click.ClickException, IsothermError) as error:
@@ -97,13 +97,7 @@ def run(arguments: Sequence[str]) -> int:
     except OSError as error:  # a path that no system call takes, a disk that fails
         if error.errno is None:
             raise
-        say(
-            describe(
-                InputError(
-                    error.filename or Text("the system", "系统"), Text("{why}", "{why}").format(why=error.strerror)
-                )
-            )
-        )
+        say(describe(error))
         return 2
     return code if isinstance(code, int) else 0
 

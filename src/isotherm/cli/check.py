@@ -1,6 +1,5 @@
 """`isotherm check`: is this model's attention healthy, and is its scale the one it declares?"""
 
-import json
 import re
 import traceback
 from collections.abc import Iterator
@@ -15,7 +14,8 @@ from isotherm.cli.command import as_json, command, debug, device, option
 from isotherm.cli.output import WROTE, print_json, progress_bar, say
 from isotherm.errors import ArgumentError, InputError, IsothermError, named
 from isotherm.language import Text, current
-from isotherm.record import SCHEMA, CheckRecord, from_plain, to_plain
+from isotherm.record import SCHEMA, CheckRecord, to_plain
+from isotherm.record.files import checked, parse_json, read_bytes
 
 if TYPE_CHECKING:
     from isotherm.checkup.examine import Progress
@@ -120,17 +120,12 @@ def _progress() -> Iterator["Progress"]:
 
 def read_report(path: Path) -> CheckRecord:
     """Read an earlier report from its JSON."""
-    try:
-        data = json.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise InputError(path, Text("cannot be read ({why})", "无法读取（{why}）").format(why=error.strerror)) from None
-    except (ValueError, RecursionError) as error:
-        raise InputError(path, Text("not JSON ({why})", "不是 JSON（{why}）").format(why=error)) from None
+    data = parse_json(path, read_bytes(path))
     if not isinstance(data, dict) or data.get("schema") != SCHEMA:
         raise InputError(
             path, Text("not a report of schema {schema}", "不是 {schema} 格式的报告").format(schema=SCHEMA)
         )
-    return from_plain(CheckRecord, data, where=path.name)
+    return checked(CheckRecord, path, data)
 
 
 def show(options: CheckOptions, record: CheckRecord, other: CheckRecord | None) -> None:

@@ -11,7 +11,7 @@ from isotherm.cli.output import WROTE, print_json, progress_bar, say
 from isotherm.errors import ArgumentError, InputError
 from isotherm.lab import claims as registry
 from isotherm.lab import recorded
-from isotherm.lab.runner import ClaimOutcome, Listener, Order, Size
+from isotherm.lab.runner import ClaimOrder, ClaimOutcome, Listener, Size
 from isotherm.lab.runner import run as run_orders
 from isotherm.language import Text, current
 from isotherm.record import to_plain
@@ -123,7 +123,7 @@ def measure(options: ExplainOptions, names: tuple[str, ...]) -> tuple[ClaimOutco
     """Run the claims. A terminal shows one progress bar for each claim that is running."""
     records = tuple(map(Path, options.records))
     orders = [
-        Order(
+        ClaimOrder(
             name,
             registry.module_of(name),
             options.size,
@@ -203,8 +203,8 @@ def tell(options: ExplainOptions, book: Book, outcomes: tuple[ClaimOutcome, ...]
         say(f"isotherm: {line}")
     if options.debug:
         for outcome in outcomes:
-            if outcome.trace:
-                click.echo(outcome.trace, err=True)
+            for row in outcome.trace.splitlines():
+                say(row)
     if options.out is not None:
         say(WROTE.format(path=Path(options.out) / "index.html"))
     elif not options.as_json:

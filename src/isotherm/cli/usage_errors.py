@@ -1,4 +1,4 @@
-"""Turn usage errors into one-line messages in both languages."""
+"""Put errors into words: one line, in both languages."""
 
 from difflib import get_close_matches
 
@@ -8,14 +8,17 @@ from isotherm.errors import IsothermError
 from isotherm.language import Text
 
 
-def describe(error: click.ClickException | IsothermError) -> str:
+def describe(error: click.ClickException | IsothermError | OSError) -> str:
     """The line to print: what was wrong, and what to try."""
     return f"isotherm: {_text(error)}"
 
 
-def _text(error: click.ClickException | IsothermError) -> Text | str:
+def _text(error: click.ClickException | IsothermError | OSError) -> Text | str:
     if isinstance(error, IsothermError):
         return error.text
+    if isinstance(error, OSError):
+        what = error.filename or Text("the system", "系统")
+        return Text("{what}: {why}", "{what}：{why}").format(what=what, why=error.strerror)
     name = _parameter(error)
     if isinstance(error, click.NoSuchOption):
         near = f" ({', '.join(error.possibilities)}?)" if error.possibilities else ""

@@ -105,7 +105,7 @@ def _inside(folder: Path) -> list[Path]:
 
 
 @dataclass(frozen=True)
-class Entry:
+class CacheEntry:
     """One place in the cache: a claim at a size, on a device, from one version of the code."""
 
     claim: str

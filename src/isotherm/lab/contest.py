@@ -27,7 +27,7 @@ TASK = ("task", "width", "vocabulary", "length", "batch", "steps", "warmup")
 
 
 @dataclass(frozen=True)
-class Entry:
+class Contender:
     """One score at one d_k from one start: losses by seed at its best learning rate; what its softmax did (medians)."""
 
     losses: tuple[float, ...]
@@ -39,7 +39,7 @@ Key = tuple[str, int, str]
 """Score, d_k, start."""
 
 
-def hold(setting: Setting, scores: Sequence[str], starts: Sequence[str]) -> dict[Key, Entry]:
+def hold(setting: Setting, scores: Sequence[str], starts: Sequence[str]) -> dict[Key, Contender]:
     """Train every score at every d_k from every start, all seeds and learning rates of a kind together."""
     trials = [
         _trial(setting, score, d, start, lr, seed)
@@ -60,9 +60,9 @@ def hold(setting: Setting, scores: Sequence[str], starts: Sequence[str]) -> dict
     return entries
 
 
-def _entry(outcomes: list[TrialOutcome]) -> Entry:
+def _entry(outcomes: list[TrialOutcome]) -> Contender:
     first, last = ([outcome.temperatures[i] for outcome in outcomes] for i in (0, -1))
-    return Entry(
+    return Contender(
         tuple(map(loss_of, outcomes)),
         tuple(look.logit_std or 0.0 for look in first),
         tuple(look.gate or 0.0 for look in last),
@@ -80,13 +80,13 @@ def _trial(setting: Setting, score: str, d: int, start: str, lr: float, seed: in
     return Trial(model="recurrent", rule=score, head_dim=d, init=init, lr=lr, seed=setting.seed * 1000 + seed, **given)
 
 
-def lead(entries: dict[Key, Entry], behind: Key, ahead: Key) -> list[float]:
+def lead(entries: dict[Key, Contender], behind: Key, ahead: Key) -> list[float]:
     """Nats by which `ahead` is better than `behind`, seed by seed: both saw the same data."""
     pairs = zip(entries[behind].losses, entries[ahead].losses, strict=True)
     return [worse - better for worse, better in pairs]
 
 
-def size(entries: dict[Key, Entry], behind: Key, ahead: Key) -> Measured:
+def size(entries: dict[Key, Contender], behind: Key, ahead: Key) -> Measured:
     """Cohen's d between two entries' losses."""
     names = {"behind": NAMES[behind[0]], "ahead": NAMES[ahead[0]], "d": behind[1], "start": NAMES[behind[2]]}
     name = Text(
@@ -95,7 +95,7 @@ def size(entries: dict[Key, Entry], behind: Key, ahead: Key) -> Measured:
     return Measured(name, effect_size(entries[behind].losses, entries[ahead].losses))
 
 
-def numbers(entries: dict[Key, Entry], key: Key, expected: float | None, start: Text) -> list[Measured]:
+def numbers(entries: dict[Key, Contender], key: Key, expected: float | None, start: Text) -> list[Measured]:
     """One entry's loss, its logit spread at the start beside the `expected` one, and its gate after training."""
     entry, named = entries[key], {"score": NAMES[key[0]], "d": key[1], "start": start}
     return [
@@ -105,7 +105,7 @@ def numbers(entries: dict[Key, Entry], key: Key, expected: float | None, start: 
     ]
 
 
-def curves(name: str, entries: dict[Key, Entry], dimensions: Sequence[int], start: str) -> Figure:
+def curves(name: str, entries: dict[Key, Contender], dimensions: Sequence[int], start: str) -> Figure:
     """Held-out loss over d_k for each score, from one start; `name` tells one claim's figures from another's."""
     scores = list(dict.fromkeys(score for score, _, at in entries if at == start))
     lines = (

@@ -89,7 +89,7 @@ def row_stats(q: Tensor, k: Tensor, rule: scale.Rule) -> RowStats:
 
 
 @dataclass(frozen=True)
-class Plan:
+class BlockPlan:
     """How many blocks of b queries and b keys to draw at dimension d, given the number of components to draw in all."""
 
     d: int
@@ -135,7 +135,7 @@ class DotMoments:
         return (self.square - self.mean.mean().square()).tolist()
 
 
-def moments(setting: Setting, plan: Plan, pairs: Pairs, rule: scale.Rule, *stream: int) -> DotMoments:
+def moments(setting: Setting, plan: BlockPlan, pairs: Pairs, rule: scale.Rule, *stream: int) -> DotMoments:
     """Moments of scale·q·k over the plan's blocks, in at most 32 groups."""
     generator = setting.generator(*stream)
     found = []

@@ -20,7 +20,7 @@ GROUPS = 40
 
 
 @dataclass(frozen=True, slots=True)
-class Interval:
+class MeanInterval:
     """A mean over `count` seeds, its 95 % interval, and the standard deviation between seeds."""
 
     mean: float
@@ -35,25 +35,25 @@ class Interval:
         return max(abs(self.low), abs(self.high))
 
 
-Kind = Callable[[Sequence[float]], Interval]
+Kind = Callable[[Sequence[float]], MeanInterval]
 """`interval` or `geometric`."""
 
 
-def interval(values: Sequence[float]) -> Interval:
+def interval(values: Sequence[float]) -> MeanInterval:
     """Student's 95 % interval of the mean; one value has none, and gets the whole line."""
     count = len(values)
     mean = sum(values) / count
     if count == 1:
-        return Interval(mean, float("-inf"), float("inf"), float("nan"), 1)
+        return MeanInterval(mean, float("-inf"), float("inf"), float("nan"), 1)
     spread = sqrt(sum((value - mean) ** 2 for value in values) / (count - 1))
     half = student(count - 1) * spread / sqrt(count)
-    return Interval(mean, mean - half, mean + half, spread, count)
+    return MeanInterval(mean, mean - half, mean + half, spread, count)
 
 
-def geometric(values: Sequence[float]) -> Interval:
+def geometric(values: Sequence[float]) -> MeanInterval:
     """The same for numbers that differ by orders of magnitude (gates, surviving gradients): the interval of their logarithm."""
     found = interval([log(value) for value in values])
-    return Interval(exp(found.mean), exp(found.low), exp(found.high), exp(found.spread), found.count)
+    return MeanInterval(exp(found.mean), exp(found.low), exp(found.high), exp(found.spread), found.count)
 
 
 def student(freedom: int) -> float:

@@ -24,7 +24,7 @@ from time import perf_counter
 from typing import Any, Literal
 
 from isotherm.errors import IsothermError
-from isotherm.lab.cache import Entry, code_version, versions
+from isotherm.lab.cache import CacheEntry, code_version, versions
 from isotherm.language import Text
 from isotherm.record import Timed, from_plain, to_plain
 
@@ -34,7 +34,7 @@ RAISED = Text("{kind}: {why}", "{kind}：{why}")
 
 
 @dataclass(frozen=True)
-class Order:
+class ClaimOrder:
     """One claim to run: its module, size and device, and the sweep records to show with it."""
 
     claim: str
@@ -70,15 +70,15 @@ class Listener:
 
 
 def run(
-    orders: Sequence[Order], *, jobs: int | None = None, fresh: bool = False, listener: Listener | None = None
+    orders: Sequence[ClaimOrder], *, jobs: int | None = None, fresh: bool = False, listener: Listener | None = None
 ) -> tuple[ClaimOutcome, ...]:
     """Run every order and return the outcomes in order. `fresh` ignores kept records, but keeps the new ones."""
     listener = listener or Listener()
     done: dict[str, ClaimOutcome] = {}
-    waiting: list[tuple[Order, Entry]] = []
+    waiting: list[tuple[ClaimOrder, CacheEntry]] = []
     for order in orders:
         try:
-            entry = Entry(order.claim, order.size, order.device, code_version(order.module, order.records))
+            entry = CacheEntry(order.claim, order.size, order.device, code_version(order.module, order.records))
         except (ImportError, OSError, SyntaxError) as error:
             why, trace = _told(error)
             done[order.claim] = ClaimOutcome(order.claim, failure=why, trace=trace)
@@ -102,10 +102,10 @@ class _Worker:
 
     process: BaseProcess
     line: "Connection[Any, Any]"
-    entry: Entry
+    entry: CacheEntry
 
     @classmethod
-    def hired(cls, order: Order, entry: Entry) -> "_Worker":
+    def hired(cls, order: ClaimOrder, entry: CacheEntry) -> "_Worker":
         context = get_context("spawn")
         here, there = context.Pipe()
         process = context.Process(target=_work, args=(there,), daemon=True)
@@ -122,7 +122,7 @@ class _Worker:
         worker.take(order, entry)
         return worker
 
-    def take(self, order: Order, entry: Entry) -> None:
+    def take(self, order: ClaimOrder, entry: CacheEntry) -> None:
         self.entry = entry
         self.line.send((order, entry.code))
 
@@ -132,7 +132,7 @@ class _Worker:
         self.line.close()
 
 
-def _pool(orders: list[tuple[Order, Entry]], jobs: int, listener: Listener) -> Iterator[ClaimOutcome]:
+def _pool(orders: list[tuple[ClaimOrder, CacheEntry]], jobs: int, listener: Listener) -> Iterator[ClaimOutcome]:
     waiting = orders[::-1]
     workers: list[_Worker] = []
     try:
@@ -155,7 +155,7 @@ def _pool(orders: list[tuple[Order, Entry]], jobs: int, listener: Listener) -> I
             worker.dismiss()
 
 
-def _next(waiting: list[tuple[Order, Entry]], listener: Listener) -> tuple[Order, Entry]:
+def _next(waiting: list[tuple[ClaimOrder, CacheEntry]], listener: Listener) -> tuple[ClaimOrder, CacheEntry]:
     order, entry = waiting.pop()
     listener.started(order.claim)
     return order, entry
@@ -199,7 +199,7 @@ def _work(line: "Connection[Any, Any]") -> None:
         line.send(_answer(order, code, line))
 
 
-def _answer(order: Order, code: str, line: "Connection[Any, Any]") -> tuple[str, Any]:
+def _answer(order: ClaimOrder, code: str, line: "Connection[Any, Any]") -> tuple[str, Any]:
     try:
         claim = import_module(order.module).CLAIM
         absent = tuple(name for name in claim.needs if find_spec(name) is None)

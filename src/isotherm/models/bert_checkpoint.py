@@ -1,9 +1,8 @@
 """BERT as transformers stores it: which number of config.json is which, and which tensor belongs where."""
 
-import json
 import re
+from dataclasses import MISSING, dataclass
 from pathlib import Path
-from typing import Any
 
 from torch import Tensor
 
@@ -11,6 +10,8 @@ from isotherm.errors import InputError
 from isotherm.language import Text
 from isotherm.models.bert import Bert
 from isotherm.models.shape import Shape
+from isotherm.record.files import read_record
+from isotherm.record.plain import bounded
 from isotherm.scale import Rule
 
 NAMES = (
@@ -42,10 +43,29 @@ OPTIONAL = re.compile(r"^(pooler|head|head_bias)\b|\.rule\.")
 """What a checkpoint may lack: the two heads, and what a rule learns."""
 
 
+@dataclass(frozen=True)
+class _BertConfig:
+    """The keys of config.json that matter here."""
+
+    vocab_size: int = bounded(MISSING, 1, 2**24)
+    hidden_size: int = bounded(MISSING, 1, 2**17)
+    num_attention_heads: int = bounded(MISSING, 1, 2**14)
+    num_hidden_layers: int = bounded(MISSING, 1, 1024)
+    intermediate_size: int = bounded(MISSING, 1, 2**20)
+    max_position_embeddings: int = bounded(MISSING, 1, 2**24)
+    pad_token_id: int | None = bounded(None, 0, 2**24)
+    hidden_dropout_prob: float = bounded(0.0, 0.0, 0.99)
+    type_vocab_size: int = bounded(2, 1, 2**17)
+    layer_norm_eps: float = bounded(1e-12, 0.0, 1.0)
+    model_type: str = "bert"
+    hidden_act: str = "gelu"
+    position_embedding_type: str = "absolute"
+
+
 def read_bert(folder: Path, rule: Rule | None) -> Bert:
     """The model in this folder; `InputError` says what is wrong with it."""
     config = _config(folder)
-    model = Bert(_shape(folder, config), rule, types=config["type_vocab_size"], eps=config["layer_norm_eps"])
+    model = Bert(_shape(config), rule, types=config.type_vocab_size, eps=config.layer_norm_eps)
     tensors = {our_name(name): tensor for name, tensor in _tensors(folder).items()}
     found = {name: tensor for name, tensor in tensors.items() if not DROPPED.search(name)}
     try:
@@ -68,42 +88,28 @@ def our_name(name: str) -> str:
     return name
 
 
-def _config(folder: Path) -> dict[str, Any]:
+def _config(folder: Path) -> _BertConfig:
     path = folder / "config.json"
-    try:
-        config = json.loads(path.read_text(encoding="utf-8"))
-    except OSError:
-        raise InputError(path, Text("no such file", "没有这个文件")) from None
-    except ValueError:
-        raise InputError(path, Text("not JSON", "不是 JSON")) from None
-    defaults = {
-        "type_vocab_size": 2,
-        "layer_norm_eps": 1e-12,
-        "hidden_act": "gelu",
-        "position_embedding_type": "absolute",
-    }
-    return defaults | (config if isinstance(config, dict) else {})
-
-
-def _shape(folder: Path, config: dict[str, Any]) -> Shape:
+    config = read_record(_BertConfig, path)
     for key, known in (("model_type", "bert"), ("hidden_act", "gelu"), ("position_embedding_type", "absolute")):
-        if config.get(key, known) != known:
+        if getattr(config, key) != known:
             why = Text("{key} is {value}, and only {known} is known here", "{key} 为 {value}，此处只支持 {known}")
-            raise InputError(folder, why.format(key=key, value=config[key], known=known))
-    try:
-        return Shape(
-            vocabulary=config["vocab_size"],
-            width=config["hidden_size"],
-            heads=config["num_attention_heads"],
-            layers=config["num_hidden_layers"],
-            hidden=config["intermediate_size"],
-            longest=config["max_position_embeddings"],
-            pad=config.get("pad_token_id") or 0,
-            dropout=config.get("hidden_dropout_prob", 0.0),
-            norm="post",
-        )
-    except KeyError as error:
-        raise InputError(folder / "config.json", Text("has no {key}", "缺少 {key}").format(key=error.args[0])) from None
+            raise InputError(path, why.format(key=key, value=getattr(config, key), known=known))
+    return config
+
+
+def _shape(config: _BertConfig) -> Shape:
+    return Shape(
+        vocabulary=config.vocab_size,
+        width=config.hidden_size,
+        heads=config.num_attention_heads,
+        layers=config.num_hidden_layers,
+        hidden=config.intermediate_size,
+        longest=config.max_position_embeddings,
+        pad=config.pad_token_id or 0,
+        dropout=config.hidden_dropout_prob,
+        norm="post",
+    )
 
 
 def _tensors(folder: Path) -> dict[str, Tensor]:

@@ -11,10 +11,19 @@ from torch import Tensor
 from isotherm.errors import ArgumentError, UnsupportedError
 from isotherm.language import Text
 from isotherm.ops import blockwise, derivatives, reference, sdpa, sigmoid, triton
-from isotherm.ops.arguments import Causal, check_broadcast, check_causal, check_rows, check_tensors, check_window
+from isotherm.ops.arguments import (
+    Causal,
+    check_broadcast,
+    check_causal,
+    check_device,
+    check_rows,
+    check_tensors,
+    check_window,
+)
 from isotherm.ops.observers import observed, observers
 from isotherm.ops.problem import Problem, Solution, Visibility
 from isotherm.scale import Fixed, InverseSqrt, Resolved, Rule, Site
+from isotherm.scale.rule import positive
 from isotherm.stats import RowStats
 
 Implementation = Literal["auto", "reference", "blockwise", "sdpa", "triton"]
@@ -23,8 +32,9 @@ Implementation = Literal["auto", "reference", "blockwise", "sdpa", "triton"]
 class AttentionResult(NamedTuple):
     """What `attention` returns.
 
-    `output` is [B, Hq, T, Dv]. `stats` are there if requested, without gradients. `lse` [B, Hq, T] is differentiable (for
-    z-loss), and None where the implementation does not return it. `impl` names the implementation that ran.
+    `output` is [B, Hq, T, Dv]. `lse` [B, Hq, T] (for z-loss) is None where the implementation does not return it. Both can be
+    differentiated any number of times. `stats` are there if requested and carry no gradient. `impl` names the implementation
+    that ran.
     """
 
     output: Tensor
@@ -60,6 +70,7 @@ def attention(
       then labelled as sampled. A row that sees no key gives output 0 and counts as empty; a row that meets NaN or Inf
       counts as invalid.
 
+    Inside `torch.func` transforms (vmap, grad, jvp …) `impl` must be auto, reference or sdpa, which then hold the n × n matrix.
     Under `torch.compile` the GPU kernels are part of the graph. The graph breaks at CPU tiles, and where `rows` is a tensor.
 
     >>> q = k = v = torch.ones(1, 2, 3, 4)
@@ -67,12 +78,12 @@ def attention(
     >>> out.output.shape, out.stats.n[0, 0].tolist(), out.impl
     (torch.Size([1, 2, 3, 4]), [1, 2, 3], 'blockwise')
     """
-    check_tensors(q, k, v)
+    check_tensors(q, k, v, impl)
     shape = (*q.shape[:3], k.shape[2])
     mask, bias = check_broadcast("mask", mask, shape, q), check_broadcast("bias", bias, shape, q)
     hidden = None if bias is None else bias.isneginf()
-    # Inside a compiled graph or a transform no value can be read.
-    unreadable = torch.compiler.is_compiling() or derivatives.transform() is not None
+    # No value can be read inside a compiled graph or a transform, or on the meta device.
+    unreadable = q.is_meta or torch.compiler.is_compiling() or derivatives.transform() is not None
     if hidden is not None and (unreadable or hidden.any()):
         mask = ~hidden if mask is None else mask & ~hidden
     if impl not in get_args(Implementation):
@@ -84,6 +95,7 @@ def attention(
     visibility = Visibility(positions, k.shape[2], alignment is not None, check_window(window), mask)
     chosen = check_rows(rows, q.shape[2], q.device)
     resolved = _rule(scale).resolve(Site(q.shape[3], q.shape[1], positions, visibility.counts))
+    check_device(resolved, q.device)
     problem = _fold(q, k, v, visibility, bias, resolved)
     measured = stats or rows is not None
     if resolved.sigmoid_bias is not None:
@@ -104,6 +116,8 @@ def _rule(scale: Rule | float | None) -> Rule:
         return InverseSqrt()
     if isinstance(scale, Rule):
         return scale
+    if isinstance(scale, int) and not isinstance(scale, bool):
+        return Fixed(float(positive("scale", scale)))
     if isinstance(scale, Real) and not isinstance(scale, bool):
         return Fixed(float(scale))
     raise ArgumentError("scale", Text("a rule, a number or None", "规则、数或 None"), got=repr(scale))

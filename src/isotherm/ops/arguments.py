@@ -5,25 +5,31 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from isotherm.errors import ArgumentError
+from isotherm.errors import ArgumentError, shown
 from isotherm.language import Text
+from isotherm.ops.problem import UNLIMITED
+from isotherm.scale import Resolved
 
 Alignment = Literal["top-left", "bottom-right"]
 Causal = bool | Alignment
 GOLDEN = 0.6180339887498949
+WHOLE_NUMBERS = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
+DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+ON_META = Text("a tensor on the meta device", "meta 设备上的张量")
 
 
-def check_tensors(q: Tensor, k: Tensor, v: Tensor) -> None:
-    """Check rank, batch, heads, dimensions, dtype and device of q, k and v."""
+def check_tensors(q: Tensor, k: Tensor, v: Tensor, impl: str) -> None:
+    """Check layout, rank, batch, heads, dimensions, dtype and device of q, k and v.
+
+    Tensors on the meta device hold no numbers; only the reference reads none.
+    """
     for name, tensor in (("q", q), ("k", k), ("v", v)):
-        if not isinstance(tensor, Tensor):
-            raise ArgumentError(name, Text("a tensor", "张量"), got=type(tensor).__name__)
+        _check_dense(name, tensor)
         if tensor.dim() != 4:
             raise ArgumentError(
                 name, Text("[batch, heads, length, dimension]", "[批, 头, 长度, 维度] 四维"), got=list(tensor.shape)
             )
-        if not tensor.dtype.is_floating_point:
-            raise ArgumentError(name, Text("a floating-point tensor", "浮点张量"), got=tensor.dtype)
+        _check_dtype(name, tensor)
         for what, mine, other in (("dtype", tensor.dtype, q.dtype), ("device", tensor.device, q.device)):
             if mine != other:
                 raise ArgumentError(name, Text(f"the {what} of q, {other}", f"与 q 相同的 {what}：{other}"), got=mine)
@@ -38,8 +44,31 @@ def check_tensors(q: Tensor, k: Tensor, v: Tensor) -> None:
             Text(f"a number of heads that divides q's {q.shape[1]}", f"能整除 q 的头数 {q.shape[1]} 的头数"),
             got=k.shape[1],
         )
+    if q.is_meta and impl != "reference":
+        raise ArgumentError("q", Text("a tensor that holds numbers", "含有数值的张量"), got=ON_META)
     if not q.shape[3]:
         raise ArgumentError("q", Text("a head dimension of at least 1", "至少为 1 的头维度"), got=list(q.shape))
+
+
+def _check_dense(name: str, tensor: object) -> None:
+    if not isinstance(tensor, Tensor):
+        raise ArgumentError(name, Text("a tensor", "张量"), got=type(tensor).__name__)
+    if (odd := _odd_layout(tensor)) is not None:
+        raise ArgumentError(name, Text("a dense tensor", "稠密张量"), got=odd)
+
+
+def _odd_layout(tensor: Tensor) -> object:
+    if tensor.is_nested:
+        return Text("a nested tensor", "嵌套张量")
+    return None if tensor.layout is torch.strided else tensor.layout
+
+
+def _check_dtype(name: str, tensor: Tensor) -> None:
+    if not tensor.dtype.is_floating_point:
+        raise ArgumentError(name, Text("a floating-point tensor", "浮点张量"), got=tensor.dtype)
+    if tensor.dtype not in DTYPES:
+        expected = Text("float16, bfloat16, float32 or float64", "float16、bfloat16、float32 或 float64")
+        raise ArgumentError(name, expected, got=tensor.dtype)
 
 
 def _same(name: str, what: str, tensor: Tensor, other: Tensor, axis: int, like: str = "q") -> None:
@@ -56,13 +85,12 @@ def check_broadcast(name: str, tensor: Tensor | None, shape: tuple[int, int, int
     """Return a mask (bool) or bias (float) as [B, Hq, T, S], with size 1 where it broadcasts."""
     if tensor is None:
         return None
-    if not isinstance(tensor, Tensor):
-        raise ArgumentError(name, Text("a tensor", "张量"), got=type(tensor).__name__)
+    _check_dense(name, tensor)
     if name == "mask" and tensor.dtype is not torch.bool:
         hint = Text("bool, True where a key is visible (pass numbers as bias)", "bool，True 表示可见（数值请用 bias）")
         raise ArgumentError(name, hint, got=tensor.dtype)
-    if name == "bias" and not tensor.dtype.is_floating_point:
-        raise ArgumentError(name, Text("a floating-point tensor", "浮点张量"), got=tensor.dtype)
+    if name == "bias":
+        _check_dtype(name, tensor)
     if tensor.device != like.device:
         raise ArgumentError(
             name, Text(f"the device of q, {like.device}", f"与 q 相同的设备 {like.device}"), got=tensor.device
@@ -75,12 +103,23 @@ def check_broadcast(name: str, tensor: Tensor | None, shape: tuple[int, int, int
     return full
 
 
+def check_device(resolved: Resolved, device: torch.device) -> None:
+    """Check that the tensors of a rule are where q is."""
+    for tensor in (resolved.multiplier, resolved.sink):
+        if isinstance(tensor, Tensor) and tensor.device != device:
+            expected = Text(f"tensors on the device of q, {device}", f"与 q 同在 {device} 上的张量")
+            raise ArgumentError("scale", expected, got=tensor.device)
+
+
 def check_window(window: int | None) -> int | None:
     """Check a sliding window's width in keys."""
     if window is not None and (isinstance(window, bool) or not isinstance(window, int) or window < 1):
         raise ArgumentError(
-            "window", Text("a whole number of keys, at least 1", "至少为 1 的整数（键数）"), got=repr(window)
+            "window", Text("a whole number of keys, at least 1", "至少为 1 的整数（键数）"), got=shown(window)
         )
+    if window is not None and window > UNLIMITED:
+        expected = Text("at most 2^60 keys (None: every key)", "至多 2^60 个键（None 表示不限）")
+        raise ArgumentError("window", expected, got=shown(window))
     return window
 
 
@@ -104,11 +143,14 @@ def check_rows(rows: int | Tensor | None, total: int, device: torch.device) -> T
     if rows is None:
         return None
     if isinstance(rows, Tensor):
-        whole = rows.dim() == 1 and not rows.dtype.is_floating_point and rows.dtype is not torch.bool and len(rows)
-        if not whole or int(rows.min()) < 0 or int(rows.max()) >= total:
-            raise ArgumentError(
-                "rows", Text(f"indices from 0 to {total - 1}", f"0 到 {total - 1} 之间的下标"), got=rows.tolist()
-            )
+        got = _odd_layout(rows) or (ON_META if rows.is_meta else None)
+        if got is None and (rows.dim() != 1 or rows.dtype not in WHOLE_NUMBERS or not len(rows)):
+            got = f"{rows.dtype} {list(rows.shape)}"
+        if got is None and (int(rows.min()) < 0 or int(rows.max()) >= total):
+            got = rows.tolist()
+        if got is not None:
+            expected = Text(f"indices from 0 to {total - 1}", f"0 到 {total - 1} 之间的下标")
+            raise ArgumentError("rows", expected, got=got)
         return rows.to(device).unique()
     if isinstance(rows, bool) or not isinstance(rows, int) or rows < 1:
         raise ArgumentError("rows", Text("a number of rows, at least 1", "至少为 1 的行数"), got=repr(rows))

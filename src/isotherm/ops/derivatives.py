@@ -89,8 +89,8 @@ class _Backward(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *cotangents: Tensor | None) -> tuple[Tensor | None, ...]:
-        inputs = ctx.saved_tensors
-        problem = Problem(*inputs[:3], ctx.visibility, ctx.scale, inputs[3], ctx.softcap)
+        q, k, v, bias, *_ = inputs = ctx.saved_tensors
+        problem = Problem(q, k, v, ctx.visibility, ctx.scale, bias, ctx.softcap)
         if torch.is_grad_enabled():
             return None, None, *_second(problem, inputs, cotangents, create_graph=True)
         return None, None, *_second_by_rows(problem, inputs, cotangents)
@@ -106,7 +106,8 @@ def _first(problem: Problem, inputs: Tensors, *, create_graph: bool) -> list[Ten
     *leaves, d_output, d_lse = inputs
     with torch.enable_grad():
         leaves = _views(leaves)  # q, k and v may be one tensor
-        solution = reference.solve(_replaced(problem, leaves), stats=False)
+        tensors: dict[str, Any] = dict(zip(("q", "k", "v", "bias"), leaves, strict=True))
+        solution = reference.solve(replace(problem, **tensors), stats=False)
         return _grad((solution.output, solution.lse), leaves, (d_output, d_lse), create_graph=create_graph)
 
 
@@ -133,7 +134,7 @@ def _second_by_rows(problem: Problem, inputs: Tensors, cotangents: Tensors) -> t
             if total is None or x is None:
                 continue
             if _one_for_all_rows(index, total):
-                total += x
+                total.add_(x)
             else:
                 total.index_copy_(2, rows, x)
     return tuple(sums)
@@ -153,12 +154,6 @@ def _one_for_all_rows(index: int, x: Tensor) -> bool:
 
 def _views(tensors: Tensors) -> list[Tensor | None]:
     return [None if x is None else x.view_as(x) for x in tensors]
-
-
-def _replaced(problem: Problem, tensors: Tensors) -> Problem:
-    q, k, v, bias = tensors
-    assert q is not None and k is not None and v is not None
-    return replace(problem, q=q, k=k, v=v, bias=bias)
 
 
 def _grad(outputs: Tensors, inputs: Tensors, cotangents: Tensors, *, create_graph: bool) -> list[Tensor | None]:

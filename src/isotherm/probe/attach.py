@@ -1,29 +1,31 @@
-"""`probe`: look at every attention call of a model, and leave the model as it was found."""
+"""`probe`: look at every attention call of a model, and leave the model as it was."""
 
-import functools
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import contextmanager
 from typing import Any
 
-import torch
 from torch import nn
 
 from isotherm.errors import ArgumentError
 from isotherm.language import Text
-from isotherm.probe import multihead, own, registry
-from isotherm.probe.mode import Hidden, Mode
-from isotherm.probe.patches import Patches
+from isotherm.probe import multihead, observe, registry
+from isotherm.probe.mode import Mode, hidden
+from isotherm.probe.owner import Opened, Place, Replaced, sessions_here
 from isotherm.probe.session import Seen, Session
 
 
 @contextmanager
 def probe(model: nn.Module) -> Iterator[Seen]:
-    """Look at every attention call of `model` while the block runs.
+    """Look at every attention call that `model` makes in this thread while the block runs.
 
-    Nothing of the model changes: no bit of its outputs, no hook, flag, weight, random number or registry, also when its
-    forward raises. What the probe itself fails at is listed in `unseen`. Compiled modules run uncompiled meanwhile.
+    Nothing about the model changes: no bit of its outputs, no hook, flag, weight, random number or registry entry, even if
+    its forward raises. An error of the probe itself is listed in `unseen`. Compiled modules run uncompiled in the block.
 
+    Probes may be open in several threads and close in any order; each sees its own model only. A probe that is opened inside
+    a forward that another probe follows takes over until it is closed.
+
+    >>> import torch
     >>> layer = nn.TransformerEncoderLayer(16, 2, batch_first=True).eval()
     >>> with probe(layer) as seen:
     ...     _ = layer(torch.randn(1, 5, 16))
@@ -32,99 +34,93 @@ def probe(model: nn.Module) -> Iterator[Seen]:
     """
     if not isinstance(model, nn.Module):
         raise ArgumentError("model", Text("a torch.nn.Module", "一个 torch.nn.Module"), got=type(model).__name__)
-    session, patches = Session(model), Patches()
-    mode = Mode(session)
-    with ExitStack() as stack:
-        stack.callback(patches.undo)
-        stack.enter_context(_eager())
-        _patch(session, patches, model, mode)
-        stack.enter_context(own.attach(session))
-        stack.enter_context(mode)
+    session = Session(model)
+    opened = Opened(session, (*_places(), *registry.places(model)))
+    try:
         yield session.seen
+    finally:
+        opened.close()
 
 
-def _patch(session: Session, patches: Patches, model: nn.Module, mode: Mode) -> None:
-    hidden = functools.partial(Hidden, mode)
-    registry.attach(session, patches, model, lambda: _as_before(mode))
-    patches.attribute(nn.MultiheadAttention, "forward", _module(session, hidden))
-    patches.attribute(nn.TransformerEncoderLayer, "forward", _layer(session, hidden))
-    patches.attribute(nn.TransformerEncoder, "forward", _encoder(session, hidden))
-    patches.attribute(nn.Module, "__call__", _call(session))
+def _places() -> Iterator[Place]:
+    """What a probe needs for any model."""
+    yield Replaced.function(nn.MultiheadAttention, "forward", _attention_module)
+    yield Replaced.function(nn.TransformerEncoderLayer, "forward", _encoder_layer)
+    yield Replaced.function(nn.TransformerEncoder, "forward", _encoder)
+    yield Replaced.function(nn.Module, "__call__", _module)
+    yield observe.Observed()
+    compiler = sys.modules.get("torch._dynamo.eval_frame")
+    if compiler is not None:  # nothing is compiled if dynamo was never loaded
+        yield Replaced(vars(compiler), "_stance", _Stance)
 
 
-def _eager() -> AbstractContextManager[Any]:
-    """Compiled code runs uncompiled, or hooks would not be called. Where dynamo was never loaded nothing is compiled."""
-    return torch.compiler.set_stance("force_eager") if "torch._dynamo" in sys.modules else ExitStack()
+class _Stance:
+    """The compiler's stance, which decides for the whole process whether compiled code is used. In a thread with an open probe
+    it says no, because a probe cannot see into compiled code. `torch.compiler.set_stance` would say so in every thread."""
+
+    def __init__(self, original: Any, place: Replaced) -> None:
+        self._original, self._place = original, place
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._original, name)
+
+    @property
+    def stance(self) -> str:
+        """The stance in this thread."""
+        sessions = sessions_here() if self._place.active else ()
+        eager = bool(sessions) and not any(session.may_compile for session in sessions)
+        return "force_eager" if eager else str(self._original.stance)
 
 
-@contextmanager
-def _as_before(mode: Mode) -> Iterator[None]:
-    with Hidden(mode), torch.compiler.set_stance("default"):
-        yield
-
-
-def _call(session: Session) -> Callable[..., Any]:
-    """Every module's call. Not a hook: a hook of a module's own sends PyTorch off its fused paths, and one for all modules
-    makes compiled ones warn."""
-    call = nn.Module.__call__
-
-    @functools.wraps(call)
-    def run(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
-        if not session.enter(module):
-            return call(module, *args, **kwargs)
-        result = None
-        try:
+def _module(session: Session, call: Callable[..., Any], module: nn.Module, *args: Any, **kwargs: Any) -> Any:
+    """Follow a module's call. Hooks would not do: PyTorch leaves its fused paths for a hook on a module, and compiled modules
+    warn about a global one."""
+    outermost = not session.frames.stack
+    if not session.enter(module):
+        return call(module, *args, **kwargs)
+    result = None
+    try:
+        if outermost:
+            with Mode(session):
+                result = call(module, *args, **kwargs)
+        else:
             result = call(module, *args, **kwargs)
-        finally:
-            session.leave(module, (*args, *kwargs.values()), result)
-        return result
-
-    return run
+    finally:
+        session.leave(module, (*args, *kwargs.values()), result)
+    return result
 
 
-def _module(session: Session, hidden: Callable[[], Hidden]) -> Callable[..., Any]:
-    forward = nn.MultiheadAttention.forward
-
-    @functools.wraps(forward)
-    def attend(module: nn.MultiheadAttention, *args: Any, **kwargs: Any) -> Any:
-        if not session.awake:
-            return forward(module, *args, **kwargs)
-        with hidden(), session.inside():
-            result = forward(module, *args, **kwargs)
-        with session.aside(module):
-            multihead.look_at_module(session, module, args, kwargs)
-        return result
-
-    return attend
+def _attention_module(
+    session: Session, forward: Callable[..., Any], module: nn.MultiheadAttention, *args: Any, **kwargs: Any
+) -> Any:
+    if not session.awake:
+        return forward(module, *args, **kwargs)
+    with hidden(), session.captured_call():
+        result = forward(module, *args, **kwargs)
+    with session.own_work(module):
+        multihead.look_at_module(session, module, args, kwargs)
+    return result
 
 
-def _layer(session: Session, hidden: Callable[[], Hidden]) -> Callable[..., Any]:
-    forward = nn.TransformerEncoderLayer.forward
-
-    @functools.wraps(forward)
-    def run(layer: nn.TransformerEncoderLayer, *args: Any, **kwargs: Any) -> Any:
-        plain = type(layer)._sa_block is nn.TransformerEncoderLayer._sa_block
-        if not (session.awake and plain and isinstance(layer.self_attn, nn.MultiheadAttention)):
-            return forward(layer, *args, **kwargs)
-        before = session.noticed
-        with hidden():
-            result = forward(layer, *args, **kwargs)
-        if session.noticed == before:
-            with session.aside(layer.self_attn):
-                multihead.look_at_layer(session, layer, args, kwargs)
-        return result
-
-    return run
+def _encoder_layer(
+    session: Session, forward: Callable[..., Any], layer: nn.TransformerEncoderLayer, *args: Any, **kwargs: Any
+) -> Any:
+    plain = type(layer)._sa_block is nn.TransformerEncoderLayer._sa_block
+    if not (session.awake and plain and isinstance(layer.self_attn, nn.MultiheadAttention)):
+        return forward(layer, *args, **kwargs)
+    before = session.noticed
+    with hidden():
+        result = forward(layer, *args, **kwargs)
+    if session.noticed == before:
+        with session.own_work(layer.self_attn):
+            multihead.look_at_layer(session, layer, args, kwargs)
+    return result
 
 
-def _encoder(session: Session, hidden: Callable[[], Hidden]) -> Callable[..., Any]:
-    forward = nn.TransformerEncoder.forward
-
-    @functools.wraps(forward)
-    def run(encoder: nn.TransformerEncoder, *args: Any, **kwargs: Any) -> Any:
-        if not (session.awake and all(isinstance(layer, nn.TransformerEncoderLayer) for layer in encoder.layers)):
-            return forward(encoder, *args, **kwargs)
-        with hidden():
-            return forward(encoder, *args, **kwargs)
-
-    return run
+def _encoder(
+    session: Session, forward: Callable[..., Any], encoder: nn.TransformerEncoder, *args: Any, **kwargs: Any
+) -> Any:
+    if not (session.awake and all(isinstance(layer, nn.TransformerEncoderLayer) for layer in encoder.layers)):
+        return forward(encoder, *args, **kwargs)
+    with hidden():
+        return forward(encoder, *args, **kwargs)

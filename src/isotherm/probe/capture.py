@@ -1,4 +1,4 @@
-"""What a probe brings back from one attention call: enough to measure it and to replay it under another rule."""
+"""What a probe brings back from one attention call: enough to measure the call and to replay it under another rule."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -8,19 +8,19 @@ from torch import Tensor
 from isotherm.ops import Problem
 from isotherm.record import Kind
 
-Implementation = str
-"""eager, sdpa, flex_attention, flash… (transformers' own names), multi-head, hand-written, isotherm."""
-
 
 @dataclass(frozen=True)
 class Factor:
-    """What happened to q (or k) between its projection and the kernel, seen in the lengths of its vectors.
+    """What happened to q (or k) between its projection and the kernel, judged by the lengths of its vectors.
 
-    `value` is the one number they were all multiplied by: 1 for rotations and nothing, d^-½ for a pre-scaled query, YaRN's
-    m. None where it is no one number: `kind` says "normalised" (differs from token to token and head to head, as QK-norm
-    does), "per-query" (depends on the position alone, as log-n and Llama 4 do), or "untraced" (no projection was found
-    whose output has these vectors). `source` is the projection's name. `after_norm` is the one number that came after the
-    normalisation, for "normalised" only, where it could be had.
+    `kind` is one of:
+    - "constant": every vector was multiplied by `value`. A rotation gives 1, a pre-scaled query d^-½, YaRN its m.
+    - "normalised": the factor differs between tokens and heads, as QK-norm's does. `after_norm` is the number that
+      multiplied the normalised vectors, where it is known.
+    - "per-query": the factor depends on the position alone, as log-n's and Llama 4's do.
+    - "untraced": no projection was found whose output has these vectors.
+
+    `value` is None for every kind but "constant". `source` is the projection's name.
     """
 
     value: float | None
@@ -31,15 +31,20 @@ class Factor:
 
 @dataclass(frozen=True)
 class Capture:
-    """One attention call. `problem` holds q and k as the kernel got them, the scale handed to it, and what it may see
-    (its v is k: values are not kept); `sink` [Hq] is the logit of a learned sink; `passed` is the scale as the caller wrote
-    it, None if left to the default or if it is no one number (then it is already in the problem's q).
+    """One attention call.
+
+    - `name`, `module`: the module's name in the model, and its class.
+    - `implementation`: transformers' name (eager, sdpa, flex_attention …), multi-head, hand-written or isotherm.
+    - `problem`: q and k as the kernel received them, its scale and the visible keys. Values are not kept: its v is k.
+    - `sink` [Hq]: the logit of a learned sink.
+    - `passed`: the scale as the caller wrote it. None if the caller left it to the default, or if it is not one number (then
+      the problem's q already contains it).
     """
 
     name: str
     module: str
     kind: Kind
-    implementation: Implementation
+    implementation: str
     problem: Problem
     sink: Tensor | None
     passed: float | None

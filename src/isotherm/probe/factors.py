@@ -1,8 +1,8 @@
 """What happened to q and k between their projection and the kernel, read off the lengths of their vectors.
 
-A rotation keeps every length, a pre-scaling multiplies them all by one number, a temperature by one number per position,
-a normalisation changes each. So the ratio of the lengths the kernel got to the lengths the projection gave tells them
-apart, and names the projection on the way: no other one has these lengths. Costs O(tokens · d).
+A rotation keeps every length, a pre-scaling multiplies all lengths by one number, a temperature by one number per position,
+and a normalisation changes each length differently. So the ratio of the lengths that the kernel received to the lengths that
+the projection gave tells these apart. It also identifies the projection: no other has these lengths. Costs O(tokens · d).
 """
 
 import torch
@@ -11,13 +11,24 @@ from torch import Tensor
 from isotherm.probe.capture import Factor
 from isotherm.probe.frames import Frame, Record
 from isotherm.probe.keep import storage_of
-from isotherm.probe.lengths import ENOUGH, TOKENS, Match, by_position, grows, lengths, matches, one_number, same_length
+from isotherm.probe.layouts import without_head_axis
+from isotherm.probe.lengths import (
+    ENOUGH,
+    TOKENS,
+    Match,
+    by_position,
+    is_monotonic,
+    lengths,
+    matches,
+    one_number,
+    same_length,
+)
 
 UNTRACED = Factor(None, "untraced")
 
 
 def trace(used: Tensor, frames: list[Frame]) -> tuple[Factor, Record | None]:
-    """The factor on `used` [B, H, T, D], and the projection it came from; the innermost frame is asked first."""
+    """Find the factor on `used` [B, H, T, D] and the projection it came from, searching the innermost frame first."""
     used = used.detach()
     if not used.numel():
         return UNTRACED, None
@@ -36,7 +47,9 @@ def _in_frame(used: Tensor, records: list[Record], tolerance: float) -> tuple[Fa
     projections = [record for record in records if record.kind == "projection"]
     here = storage_of(used)
     for record in projections:
-        if storage_of(record.output) == here:  # a view of it: had anyone written there, the record would be a copy
+        if (
+            storage_of(record.output) == here
+        ):  # `used` is a view of it. If the model had written there, the record would be a copy.
             return Factor(1.0, "constant", record.name), record
     norms = [record for record in records if record.kind == "norm"]
     found = min(matches(used, projections, one_number, tolerance / 10), key=lambda m: m.spread, default=None)
@@ -53,46 +66,40 @@ def _in_frame(used: Tensor, records: list[Record], tolerance: float) -> tuple[Fa
 def _normalised(
     used: Tensor, norms: list[Record], projections: list[Record], tolerance: float
 ) -> tuple[Factor, Record | None] | None:
-    """After a normalisation that was seen, perhaps times one number, or one per position."""
+    """`used` is the output of a recorded normalisation, possibly times one number or one number per position."""
 
     def order(match: Match) -> tuple[bool, float]:
-        """Unit vectors all have one length: what tells them apart is where they are."""
+        # The outputs of two norms may have equal lengths (unit vectors), so the one that shares memory with `used` wins.
         return match.record.made != storage_of(used), match.spread
 
-    def result(match: Match, after: float | None) -> tuple[Factor, Record | None]:
-        source = next((record for record in projections if record.made == match.record.given), None)
-        return Factor(None, "normalised", (source or match.record).name, after), source
-
-    for match in sorted(matches(used, norms, same_length), key=order):
-        if match.spread < tolerance:
-            return result(match, match.value)
-    for match in sorted(matches(used, norms, by_position), key=order):
-        if match.spread < tolerance:
-            return result(match, None)
+    for measure in (same_length, by_position):
+        match = min((m for m in matches(used, norms, measure) if m.spread < tolerance), key=order, default=None)
+        if match is not None:
+            source = next((record for record in projections if record.made == match.record.given), None)
+            after = match.value if measure is same_length else None
+            return Factor(None, "normalised", (source or match.record).name, after), source
     return None
 
 
 def _per_query(used: Tensor, projections: list[Record], tolerance: float) -> tuple[Factor, Record | None] | None:
-    """Times one number per position. A normalisation over all heads together also gives one number per token, but not one
-    that goes one way along the sequence."""
+    """`used` is a projection times one number per position. A normalisation over all heads together also gives one number
+    per token, but these numbers do not all rise, or all fall, along the sequence."""
     found = min(matches(used, projections, by_position), key=lambda match: match.spread, default=None)
-    if found is None or found.spread >= tolerance:
+    if found is None or found.spread >= tolerance or not is_monotonic(found.ratio, tolerance):
         return None
-    if grows(found.ratio, tolerance):
-        return Factor(None, "per-query", found.record.name), found.record
-    return None
+    return Factor(None, "per-query", found.record.name), found.record
 
 
 def _equal_lengths(used: Tensor, tolerance: float) -> bool:
-    """Whether each head's vectors all have one length: a normalisation that no module did."""
+    """Whether all vectors of a head have one length: they were normalised, but by no module or function that was recorded."""
     own = lengths(used[:, :, :TOKENS])
     spread = own.std((0, 2)) / own.mean((0, 2)) if own.shape[0] * own.shape[2] > ENOUGH else None
     return spread is not None and bool((spread < tolerance).all())
 
 
 def _assembled(used: Tensor, records: list[Record], tolerance: float) -> tuple[Factor, Record | None] | None:
-    """Keys put together from two projections, as latent attention (DeepSeek) does: the first dimensions of each head are
-    the first of its block, the others are the last of a projection all heads share."""
+    """Keys concatenated from two projections, as in latent attention (DeepSeek): the first dimensions of each head are the
+    first of its block, and the others are the last of a projection that all heads share."""
     batch, heads, length, dim = used.shape
     sequences = _sequences(records, batch, length)
     own = used[:, :, -TOKENS:].double()
@@ -107,19 +114,13 @@ def _assembled(used: Tensor, records: list[Record], tolerance: float) -> tuple[F
 
 
 def _sequences(records: list[Record], batch: int, length: int) -> list[tuple[Record, Tensor]]:
-    """Projections that are [B, at most `length` tokens, F]."""
-    shaped = [
-        (
-            record,
-            record.output.squeeze(1) if record.output.dim() == 4 and record.output.shape[1] == 1 else record.output,
-        )
-        for record in records
-    ]
+    """Projections whose output is [B, at most `length` tokens, F], with that output."""
+    shaped = [(record, without_head_axis(record.output)) for record in records]
     return [(r, out) for r, out in shaped if out.dim() == 3 and out.shape[0] == batch and 0 < out.shape[1] <= length]
 
 
 def _shared_tail(rest: Tensor, outputs: list[Tensor], value: float, tolerance: float) -> bool:
-    """Whether the remaining dimensions [B, H, S, R] have the lengths of some projection's last ones, times `value`."""
+    """Whether `rest` [B, H, S, R] has the lengths of the last R dimensions of some output, times `value`."""
     width, own = rest.shape[-1], lengths(rest)
     for output in outputs:
         if output.shape[-1] > width:
@@ -130,7 +131,7 @@ def _shared_tail(rest: Tensor, outputs: list[Tensor], value: float, tolerance: f
 
 
 def _shared_prefix(own: Tensor, block: Tensor, tolerance: float) -> tuple[int, float]:
-    """How many leading dimensions are the block's times one number, and that number."""
+    """How many leading dimensions of `own` are those of `block` times one number, and that number."""
     value = float((own[..., 0] / block[..., 0]).median())
     width = min(own.shape[-1], block.shape[-1])
     scale = own.abs().amax((0, 1, 2))[:width].clamp(min=1e-30)

@@ -1,6 +1,6 @@
-"""Where in the model the code is, and what each module's projections gave: one frame per module call under way.
+"""One frame for each module call under way, with the outputs of the projections and norms that the module has called.
 
-What a projection gave is kept until the module that called it ends, so that q and k can be traced back to it.
+These outputs are kept until the module returns, so that q and k can be traced back to them.
 """
 
 import functools
@@ -16,18 +16,18 @@ from isotherm.probe.keep import Keeper, storage_of
 PROJECTION = re.compile(r"Linear|Conv1D|Conv1d|Conv2d|Dense")
 NORM = re.compile(r"Norm")
 ATTENTION = re.compile(r"(Attention|Attn)(?!\w*(Output|Mask|Norm|Bias|Embed|Pos|Gate|Dropout))")
-FEW = 8
-"""A module with at most this many inside it is a part of its parent's work: what it projected is its parent's."""
+SMALL = 8
+"""A module that contains at most this many others passes its projections on to its parent when it returns."""
 
 
 @functools.cache
-def _calls_itself(what: re.Pattern[str], kind: str) -> bool:
-    return what.search(kind) is not None
+def _matches(pattern: re.Pattern[str], class_name: str) -> bool:
+    return pattern.search(class_name) is not None
 
 
 @dataclass(eq=False)
 class Record:
-    """A projection's output, or a normalisation's; `made` names the memory it was written to."""
+    """The output of a projection or a norm. `made` is the memory it was written to, `source` is the module's input."""
 
     name: str
     kind: Literal["projection", "norm"]
@@ -37,17 +37,17 @@ class Record:
 
     @property
     def given(self) -> int | None:
-        """The memory it was made from; `source` is held so that no other tensor comes to have it."""
+        """The input's memory. `source` keeps it alive, so that no other tensor can reuse it."""
         return None if self.source is None else storage_of(self.source)
 
-    def take_copy(self, storage: int) -> None:  # noqa: ARG002  it holds one tensor only
-        """Called before the model writes over the output."""
+    def take_copy(self, storage: int) -> None:  # noqa: ARG002  a record refers to one tensor only
+        """Copy the output before the model overwrites it."""
         self.output = self.output.clone()
 
 
 @dataclass(eq=False)
 class Frame:
-    """A module call under way. `explained` once an attention call inside it was captured, or listed as unseen."""
+    """A module call under way. `explained` is set once an attention call inside it was captured or listed as unseen."""
 
     module: nn.Module
     name: str
@@ -56,27 +56,27 @@ class Frame:
 
     @property
     def kind(self) -> str:
-        """The module's class."""
+        """The name of the module's class."""
         return type(self.module).__name__
 
     @property
     def projects(self) -> bool:
-        """Whether this is a projection as a whole (a Linear, a Linear with an adapter inside)."""
-        return isinstance(self.module, nn.Linear) or _calls_itself(PROJECTION, self.kind)
+        """Whether the module is a projection: a Linear, or a Linear with an adapter around it."""
+        return isinstance(self.module, nn.Linear) or _matches(PROJECTION, self.kind)
 
     @property
     def normalises(self) -> bool:
-        """Whether this is a normalisation."""
-        return _calls_itself(NORM, self.kind)
+        """Whether the module's class is named after a norm."""
+        return _matches(NORM, self.kind)
 
     @property
     def attends(self) -> bool:
-        """Whether it calls itself attention."""
-        return _calls_itself(ATTENTION, self.kind)
+        """Whether the module's class is named after attention."""
+        return _matches(ATTENTION, self.kind)
 
 
 class Frames:
-    """The stack of frames. `ours` is how many of them belong to the model."""
+    """The frames of the calls under way, outermost first."""
 
     def __init__(self, model: nn.Module, keeper: Keeper) -> None:
         self.names = {id(module): _plain(name) for name, module in model.named_modules()}
@@ -86,32 +86,36 @@ class Frames:
 
     @property
     def top(self) -> Frame | None:
-        """The innermost module that is at work."""
+        """The innermost frame."""
         return self.stack[-1] if self.stack else None
 
+    @property
+    def attending(self) -> Frame | None:
+        """The innermost frame that is more than an `nn.Softmax`."""
+        return next((frame for frame in reversed(self.stack) if not isinstance(frame.module, nn.Softmax)), None)
+
     def name_of(self, module: nn.Module) -> str:
-        """The module's name in the model, or that of the module it was called from."""
-        name = self.names.get(id(module))
-        return name if name is not None else (self.stack[-1].name if self.stack else "")
+        """The module's name in the model or, for a module outside of it, the name of its caller."""
+        return self.names.get(id(module), self.stack[-1].name if self.stack else "")
 
     def belongs(self, module: nn.Module) -> bool:
-        """Whether the module is a part of the model, or is called by one."""
+        """Whether the module is a part of the model, or was called by one."""
         return bool(self.stack) or id(module) in self.names
 
     def push(self, module: nn.Module) -> None:
-        """A module's forward begins."""
+        """Add a frame for a module that begins its forward."""
         self.stack.append(Frame(module, self.name_of(module)))
 
     def is_idle(self, module: nn.Module) -> bool:
-        """Whether this module, the innermost, is neither a projection nor attention, and saw nothing: there is nothing to
-        pass on when it ends."""
-        frame = self.stack[-1] if self.stack else None
+        """Whether the module is the innermost, is neither projection, norm nor attention, and recorded nothing. Then its frame
+        can simply be dropped."""
+        frame = self.top
         if frame is None or frame.module is not module or frame.records or frame.explained:
             return False
         return not (frame.projects or frame.normalises or frame.attends)
 
     def pop(self, module: nn.Module, given: Any, result: Any) -> Frame | None:
-        """A module's forward has ended; frames above it that never ended are dropped with it."""
+        """Remove the frame of a module that has returned, and any frames above it that never did."""
         if not any(frame.module is module for frame in self.stack):
             return None
         while True:
@@ -127,22 +131,19 @@ class Frames:
                 parent.records.extend(frame.records)
         return frame
 
-    def note(
-        self, frame: Frame, name: str, kind: Literal["projection", "norm"], given: Any, result: Any
-    ) -> Record | None:
-        """Remember what a projection or a normalisation gave inside `frame`."""
+    def note(self, frame: Frame, name: str, kind: Literal["projection", "norm"], given: Any, result: Any) -> None:
+        """Record the output of a projection or a norm inside `frame`."""
         first, output = _first_tensor(given), _first_tensor(result)
         if output is None or not output.dtype.is_floating_point or output.dim() < 2 or output.is_nested:
-            return None
+            return
         source = None if first is None or first.is_nested else first.detach()
         record = Record(name, kind, output.detach(), source, storage_of(output))
         frame.records.append(record)
         self._keeper.protect(output, record)
-        return record
 
     def _is_small(self, module: nn.Module) -> bool:
         if id(module) not in self._small:
-            self._small[id(module)] = sum(1 for _ in module.modules()) <= FEW + 1
+            self._small[id(module)] = sum(1 for _ in module.modules()) <= SMALL + 1
         return self._small[id(module)]
 
 
@@ -153,5 +154,5 @@ def _first_tensor(value: Any) -> Tensor | None:
 
 
 def _plain(name: str) -> str:
-    """Without what `torch.compile` puts around a module."""
+    """The name without the wrapper that `torch.compile` adds."""
     return ".".join(part for part in name.split(".") if part != "_orig_mod")

@@ -1,4 +1,4 @@
-"""Any number of leading dimensions folded into [batch, heads]."""
+"""Fold any number of leading dimensions into [batch, heads]."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ COUNTS = ("num_heads", "num_attention_heads", "n_heads", "n_head", "heads", "nhe
 
 
 def head_count(module: nn.Module | None) -> int | None:
-    """How many heads a module says it has."""
+    """The number of heads that a module's attributes declare."""
     for name in COUNTS:
         count = getattr(module, name, None)
         if isinstance(count, int) and not isinstance(count, bool) and count > 0:
@@ -23,8 +23,8 @@ def head_count(module: nn.Module | None) -> int | None:
 
 @dataclass(frozen=True)
 class Fold:
-    """`lead` are the leading dimensions of the scores: the first `batch` of them are the batch, the rest are heads;
-    `split` is the number of heads folded into one single leading dimension, batch first."""
+    """How the leading dimensions `lead` of the scores become batch and heads: the first `batch` of them are the batch, the
+    others are heads. If there is only one, it holds the batch times `split` heads."""
 
     lead: tuple[int, ...]
     batch: int
@@ -32,13 +32,13 @@ class Fold:
 
     @classmethod
     def of(cls, lead: tuple[int, ...], keys: tuple[int, ...], module: nn.Module | None) -> "Fold":
-        """From the leading dimensions of q (or of the scores) and of k."""
-        said = head_count(module)
+        """Choose a fold from the leading dimensions of q (or of the scores) and of k, and from what the module declares."""
+        declared = head_count(module)
         if len(lead) == 1:
-            return cls(lead, 1, said if said is not None and lead[0] % said == 0 else 1)
+            return cls(lead, 1, declared if declared is not None and lead[0] % declared == 0 else 1)
         batch = 1
-        if said is not None and len(lead) > 2 and prod(lead[1:]) != said and 1 not in keys[1:]:
-            batch = next((cut for cut in range(1, len(lead)) if prod(lead[cut:]) == said), 1)
+        if declared is not None and len(lead) > 2 and prod(lead[1:]) != declared and 1 not in keys[1:]:
+            batch = next((cut for cut in range(1, len(lead)) if prod(lead[cut:]) == declared), 1)
         return cls(lead, batch)
 
     def queries(self, tensor: Tensor) -> Tensor:
@@ -46,7 +46,7 @@ class Fold:
         return self._fold(tensor.expand(*self.lead, *tensor.shape[-2:]))
 
     def keys(self, tensor: Tensor) -> Tensor:
-        """The same for keys, whose heads may be fewer (grouped queries): what does not vary is not repeated."""
+        """[*lead, S, D] → [B, Hkv, S, D]. Keys may have fewer heads than queries; these are not repeated where possible."""
         lead = tuple(tensor.shape[:-2])
         lead = (1,) * (len(self.lead) - len(lead)) + lead
         if self.split is not None or not lead:
@@ -60,7 +60,7 @@ class Fold:
         return tensor.reshape(prod(self.lead[: self.batch]), prod(heads), *tensor.shape[-2:])
 
     def term(self, tensor: Tensor) -> Tensor:
-        """A mask or bias that broadcasts against [*lead, T, S] → [B, H, T, S] with 1 for what does not vary."""
+        """A mask or bias that broadcasts against [*lead, T, S] → [B, H, T, S], with size 1 where it is constant."""
         tensor = tensor.reshape((1,) * (len(self.lead) + 2 - tensor.dim()) + tuple(tensor.shape))
         own = tuple(tensor.shape[:-2])
         if all(size == 1 for size in own):
@@ -77,12 +77,12 @@ class Fold:
 
 
 def fold_terms(fold: Fold, terms: Terms) -> Terms:
-    """Mask and bias folded alike."""
+    """Fold the mask and the bias."""
     return Terms(*(None if tensor is None else fold.term(tensor) for tensor in terms))
 
 
 def reshape_lead(tensor: Tensor, old: Sequence[int], new: Sequence[int]) -> Tensor:
-    """A term that broadcasts against [*old, T, S] made to broadcast against [*new, T, S]."""
+    """Reshape a term that broadcasts against [*old, T, S] so that it broadcasts against [*new, T, S]."""
     own, tail = tuple(tensor.shape[:-2]), tuple(tensor.shape[-2:])
     if all(size == 1 for size in own):
         return tensor.reshape(*(1,) * len(new), *tail)

@@ -1,7 +1,7 @@
-"""Keeping what a model made without copying it: a copy is made only when the model is about to write over it.
+"""Keep the model's tensors without copying them: each is copied only when the model is about to overwrite it.
 
-Models do write over their tensors: `q *= scale` right after the projection, a static cache that fills up in place. A
-plain reference would then show the probe what came later.
+Models do overwrite tensors: `q *= scale` right after the projection, or a static cache that fills up in place. A plain
+reference would then show the later values.
 """
 
 import weakref
@@ -11,32 +11,32 @@ from torch import Tensor
 
 
 class Holder(Protocol):
-    """Something that holds a tensor of the model's."""
+    """Something that refers to a tensor of the model."""
 
     def take_copy(self, storage: int) -> None:
-        """The memory at `storage` is about to be written to."""
+        """Copy what refers to the memory `storage`: the model is about to write there."""
 
 
 def storage_of(tensor: Tensor) -> int:
-    """One number for all tensors that share memory."""
+    """A number that identifies the tensor's memory: tensors that share memory have the same one."""
     return tensor.untyped_storage()._cdata
 
 
 class Keeper:
-    """Who holds which memory. Holders are held weakly: forgetting one is enough to let go of it."""
+    """Knows which holders refer to which memory. It refers to holders weakly, so a holder can be dropped without notice."""
 
     def __init__(self) -> None:
         self._holders: dict[int, list[weakref.ref[Holder]]] = {}
 
     def protect(self, tensor: Tensor, holder: Holder) -> None:
-        """Tell `holder` before this tensor's memory is written to."""
+        """Have `holder` take a copy before this tensor's memory is written to."""
         holders = self._holders.setdefault(storage_of(tensor), [])
         if len(holders) > 32:
             holders[:] = [reference for reference in holders if reference() is not None]
         holders.append(weakref.ref(holder))
 
     def before_write(self, tensor: Tensor) -> None:
-        """This tensor is about to be changed in place."""
+        """Have everyone who refers to this tensor's memory take a copy."""
         storage = storage_of(tensor)
         for reference in self._holders.pop(storage, ()):
             holder = reference()

@@ -1,4 +1,4 @@
-"""Whether a call attends to its own sequence or to another's."""
+"""Whether a call is self-attention or cross-attention."""
 
 import re
 
@@ -18,10 +18,10 @@ def kind_of(
     module: nn.Module | None,
     sources: tuple[Record | None, Record | None],
 ) -> Kind:
-    """What the module says of itself decides; then its name; then where q and k were projected from.
+    """Decide by the module's `is_cross_attention`, then by its name, then by what q and k were projected from.
 
-    A cache makes S larger than T in plain self-attention, so the lengths say nothing, and a single query (decoding) has
-    its keys from a cache more often than from elsewhere.
+    The number of keys decides nothing, because a cache makes S larger than T in self-attention. A single query (decoding)
+    counts as self-attention: its keys usually come from a cache.
     """
     subject = module if module is not None else (frames[-1].module if frames else None)
     said = getattr(subject, "is_cross_attention", None)
@@ -38,8 +38,8 @@ def kind_of(
 
 
 def _root(record: Record, made_by: dict[int, Record]) -> tuple[int | None, bool]:
-    """The memory a projection's input came from, through the norms before it; and whether another projection came before
-    it (latent attention, which keeps what is between the two in its cache)."""
+    """The memory that a projection's input came from, looking through norms; and whether another projection made that input
+    (latent attention, which caches what lies between the two)."""
     given = record.given
     for _ in range(len(made_by)):
         before = made_by.get(given) if given is not None else None

@@ -1,4 +1,4 @@
-"""The ways a projection's output is cut into heads: [q|k|v], [q₁k₁v₁|q₂k₂v₂|…], [q q q k v|…], tokens first or batch first."""
+"""How a projection's output may be cut into heads: [q|k|v], [q₁k₁v₁|q₂k₂v₂|…], [q q q k v|…], tokens first or batch first."""
 
 from collections.abc import Iterator
 from functools import lru_cache
@@ -8,9 +8,8 @@ from torch import Tensor
 
 
 def tokens(output: Tensor, batch: int, length: int, dim: int) -> Iterator[Tensor]:
-    """`output` as [batch, at most `length` tokens, blocks, dim], in every way its shape allows. All are views or small."""
-    if output.dim() == 4 and output.shape[1] == 1:
-        output = output.squeeze(1)
+    """Yield `output` as [batch, at most `length` tokens, blocks, dim] in every way its shape allows."""
+    output = without_head_axis(output)
     shape = tuple(output.shape)
     if len(shape) >= 3 and shape[0] == batch and shape[1] <= length:
         yield from _blocks(output.flatten(2), dim)
@@ -26,6 +25,11 @@ def tokens(output: Tensor, batch: int, length: int, dim: int) -> Iterator[Tensor
         yield output.unflatten(0, (batch, -1)).transpose(1, 2)
 
 
+def without_head_axis(output: Tensor) -> Tensor:
+    """[B, 1, T, F] → [B, T, F]; other shapes stay."""
+    return output.squeeze(1) if output.dim() == 4 and output.shape[1] == 1 else output
+
+
 def _blocks(output: Tensor, dim: int) -> Iterator[Tensor]:
     if output.shape[-1] % dim == 0 and output.shape[-1] and output.shape[1]:
         yield output.unflatten(-1, (-1, dim))
@@ -33,8 +37,8 @@ def _blocks(output: Tensor, dim: int) -> Iterator[Tensor]:
 
 @lru_cache(maxsize=256)
 def assignments(blocks: int, heads: int) -> Tensor:
-    """Which block each head may be, [ways, heads]: runs of r heads, evenly spaced, for every r that divides the heads;
-    and the same for fewer heads, each repeated (keys of grouped queries that were repeated already)."""
+    """Which block each head may be, [ways, heads]: runs of r heads at even distances, for every r that divides the number of
+    heads; and the same for fewer heads, each of them repeated (grouped keys that the model has already repeated)."""
     ways: dict[tuple[int, ...], None] = {}
     for distinct in _divisors(heads):
         for run in _divisors(distinct):
@@ -54,5 +58,5 @@ def _spaced(blocks: int, heads: int, run: int) -> Iterator[list[int]]:
 
 
 def _divisors(number: int) -> list[int]:
-    """Largest first, so that the plainest way comes first."""
+    """Divisors, largest first: then the most common layout is the first of the ways."""
     return [divisor for divisor in range(number, 0, -1) if number % divisor == 0]

@@ -1,7 +1,7 @@
-"""The search for a projection whose vectors have the lengths that the kernel's have, up to a factor of a given shape.
+"""Find the projection whose vectors have the lengths that the kernel's vectors have, up to a factor of a given form.
 
-A `Measure` says how far ratios are from that shape. It decides both which block of a projection is which head and whether
-the projection is the one: with the wrong blocks no shape fits.
+A `Measure` says how far the ratios of the lengths are from that form (one number, or one number per position). It decides
+which block of a projection is which head, and whether this is the projection: with the wrong blocks no form fits.
 """
 
 from collections.abc import Callable
@@ -14,21 +14,21 @@ from isotherm.probe.frames import Record
 from isotherm.probe.layouts import assignments, tokens
 
 TOKENS = 48
-"""Tokens looked at, spread over the sequence."""
+"""How many tokens are compared, spread over the sequence."""
 SEQUENCES = 4
-"""Sequences of the batch looked at."""
-FEW = 8
-"""Tokens looked at to find out which block of a projection is which head."""
+"""How many sequences of the batch are compared."""
+TOKENS_FOR_LAYOUT = 8
+"""How many tokens are compared to find out which block of a projection is which head."""
 ENOUGH = 4
-"""Vectors of different lengths that must agree before «one ratio» means anything."""
+"""How many vectors of different lengths must have the same ratio before that ratio is evidence."""
 
 Measure = Callable[[Tensor, Tensor], Tensor]
-"""Ratios [B, T, W, H] (NaN where they mean nothing) and the lengths divided by → distance from the shape, [W]."""
+"""Maps ratios [B, T, W, H] (NaN where a vector is too short) and their denominators to the distance from the form, [W]."""
 
 
 @dataclass(frozen=True)
 class Match:
-    """Lengths used / lengths projected, [B, T, H]; `spread` is how far they are from the shape that was asked for."""
+    """`ratio` is used length / projected length, [B, T, H]; `spread` is its distance from the form that was asked for."""
 
     record: Record
     ratio: Tensor
@@ -36,13 +36,12 @@ class Match:
 
     @property
     def value(self) -> float:
-        """The one number, where it is one."""
+        """The factor, if it is one number."""
         return float(self.ratio.nanmedian())
 
 
 def matches(used: Tensor, records: list[Record], measure: Measure, enough: float = 0.0) -> list[Match]:
-    """For each record the assignment of its blocks to heads that comes closest, latest record first. One that comes closer
-    than `enough` ends the search."""
+    """For each record, latest first, its best assignment of blocks to heads. A spread below `enough` ends the search."""
     batch, _, length, dim = used.shape
     found: list[Match] = []
     for record in reversed(records):
@@ -56,13 +55,13 @@ def matches(used: Tensor, records: list[Record], measure: Measure, enough: float
 
 
 def lengths(vectors: Tensor) -> Tensor:
-    """Of the last dimension, in float64."""
+    """Lengths of the vectors in the last dimension, in float64."""
     return torch.linalg.vector_norm(vectors.double(), dim=-1)
 
 
 def _aligned(used: Tensor, output: Tensor) -> list[tuple[Tensor, Tensor]]:
-    """Lengths [B, T, H] and [B, T, G] at the same tokens. A cache holds keys of earlier calls before the new ones, or
-    room for later ones after them."""
+    """Lengths [B, T, H] and [B, T, G] at the same tokens. A cache may hold the keys of earlier calls before the new ones, or
+    room for later ones after them, so both ends of `used` are tried."""
     new, length = output.shape[1], used.shape[2]
     chosen = torch.linspace(0, new - 1, min(new, TOKENS), device=used.device).round().long().unique()
     projected = lengths(output[:SEQUENCES].index_select(1, chosen))
@@ -71,13 +70,13 @@ def _aligned(used: Tensor, output: Tensor) -> list[tuple[Tensor, Tensor]]:
 
 
 def _closest(record: Record, used: Tensor, projected: Tensor, measure: Measure) -> Match | None:
-    """The best way on a few tokens, held against all of them."""
+    """The assignment that is best on a few tokens, measured on all of them."""
     ways = assignments(projected.shape[-1], used.shape[-1]).to(used.device)
     if not len(ways):
         return None
     floor = 1e-6 * projected.median()
     if len(ways) > 1:
-        step = -(-used.shape[1] // FEW)
+        step = -(-used.shape[1] // TOKENS_FOR_LAYOUT)
         some = (_ratio(used[:, ::step], projected[:, ::step], part, floor) for part in ways.split(256))
         ways = ways[torch.cat([measure(ratio, base) for ratio, base in some]).argmin()].unsqueeze(0)
     ratio, base = _ratio(used, projected, ways, floor)
@@ -85,22 +84,22 @@ def _closest(record: Record, used: Tensor, projected: Tensor, measure: Measure) 
 
 
 def _ratio(used: Tensor, projected: Tensor, ways: Tensor, floor: Tensor) -> tuple[Tensor, Tensor]:
-    """Ratios [B, T, ways, H], NaN where a vector is too short to tell, and what was divided by."""
+    """Ratios [B, T, W, H], NaN where a vector is too short, and their denominators."""
     base = projected[..., ways]
     ratio = used.unsqueeze(2) / base
     return torch.where((base > floor) & ratio.isfinite() & (ratio > 0), ratio, torch.nan), base
 
 
 def same_length(ratio: Tensor, base: Tensor) -> Tensor:  # noqa: ARG001  a measure
-    """How far the ratios are from one number."""
+    """Standard deviation of the ratios, divided by their mean."""
     flat = ratio.movedim(2, 0).flatten(1)
     mean = flat.nanmean(-1, keepdim=True)
     return ((flat - mean).square().nanmean(-1).sqrt() / mean.squeeze(-1)).nan_to_num(torch.inf)
 
 
 def one_number(ratio: Tensor, base: Tensor) -> Tensor:
-    """The same, where chance must be ruled out: if fewer than `ENOUGH` different lengths were compared, the ratios must be
-    ten times closer for each that is missing, and a single length proves nothing."""
+    """`same_length` with a penalty for little evidence: ×10 for each different length that is missing to `ENOUGH`, and
+    infinity for a single length, which has a constant ratio to anything."""
     different = torch.where(ratio.isnan(), torch.nan, base).movedim(2, 0).flatten(1).sort(-1).values
     count = (different.diff(dim=-1) > 1e-3 * different[:, 1:]).sum(-1) + 1
     spread = same_length(ratio, base) * 10.0 ** (ENOUGH - count).clamp(min=0)
@@ -108,7 +107,7 @@ def one_number(ratio: Tensor, base: Tensor) -> Tensor:
 
 
 def by_position(ratio: Tensor, base: Tensor) -> Tensor:  # noqa: ARG001  a measure
-    """How far the ratios are from a(head)·f(token), with f the same for all sequences where there is one head only."""
+    """Largest distance of the log ratios from log a(head) + log f(token). With one head, f is shared by all sequences."""
     batch, length, _, heads = ratio.shape
     if length < ENOUGH or batch * heads < 2:
         return ratio.new_full((ratio.shape[2],), torch.inf)
@@ -119,8 +118,8 @@ def by_position(ratio: Tensor, base: Tensor) -> Tensor:  # noqa: ARG001  a measu
     return torch.where(known > 0.5, left.nan_to_num(0.0).amax((0, 1, 3)), torch.inf)
 
 
-def grows(ratio: Tensor, tolerance: float) -> bool:
-    """Whether ratios [B, T, H] change along the sequence, and in one direction."""
+def is_monotonic(ratio: Tensor, tolerance: float) -> bool:
+    """Whether the ratios [B, T, H] change along the sequence, and in one direction only."""
     logs = ratio.log()
     logs = logs - logs.nanmean((0, 1), keepdim=True)
     steps = logs.nanmean(-1).diff(dim=1).nan_to_num(0.0)

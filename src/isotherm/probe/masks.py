@@ -1,5 +1,5 @@
-"""A mask as models write it (bool, 0 and −inf, 0 and the smallest number, −10000, a bias mixed in) taken apart into
-what may be seen and what is added."""
+"""Split a mask as models write it (bool, 0 and −inf, 0 and the smallest number, −10000, mixed with a bias) into the keys that
+are visible and the bias that is added."""
 
 from collections.abc import Callable
 from typing import NamedTuple
@@ -11,11 +11,11 @@ from torch.utils.weak import WeakTensorKeyDictionary
 NEVER = -1e4
 """An added number below this hides its key: e^-10000 is 0 in every precision."""
 TWO_VALUED = -100.0
-"""A mask of 0 and one other number hides already at this number (Swin uses −100)."""
+"""In a mask of only 0 and one other number, that number hides its key if it is at most this (Swin uses −100)."""
 
 
 class Terms(NamedTuple):
-    """`mask` True where visible, `bias` added to the logits; both [B, H, T, S] with 1 where they do not vary."""
+    """`mask` is True where a key is visible, `bias` is added to the logits. Both [B, H, T, S], with size 1 where constant."""
 
     mask: Tensor | None = None
     bias: Tensor | None = None
@@ -32,21 +32,21 @@ def _both(one: Tensor | None, other: Tensor | None, combine: Callable[[Tensor, T
 
 
 class Masks:
-    """Takes each mask apart once: a model hands the same tensor to all of its layers."""
+    """Splits each mask once: a model passes the same tensor to all of its layers."""
 
     def __init__(self) -> None:
         self._known = WeakTensorKeyDictionary()
 
     def visible(self, mask: Tensor) -> Terms:
-        """A bool mask, True where visible, as it is; any other is added to the logits."""
+        """A mask as PyTorch's kernel takes it: bool, True where visible, or numbers that are added to the logits."""
         return Terms(mask.detach()) if mask.dtype is torch.bool else self.added(mask)
 
     def hidden(self, mask: Tensor) -> Terms:
-        """A mask, True or not 0 where hidden."""
+        """A mask that is True, or not 0, where a key is hidden."""
         return self._once(mask, "hidden", lambda: Terms(~mask.detach().bool()))
 
     def added(self, mask: Tensor, coefficient: float = 1.0) -> Terms:
-        """Something added to the logits, times `coefficient`."""
+        """A mask that is multiplied by `coefficient` and added to the logits."""
         return self._once(mask, coefficient, lambda: _split(mask, coefficient))
 
     def _once(self, mask: Tensor, key: object, make: Callable[[], Terms]) -> Terms:

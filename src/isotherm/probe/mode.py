@@ -1,7 +1,9 @@
-"""Every torch function the model calls, seen on its way: fused attention, hand-written attention, projections without a
-module, and writes to memory the probe still refers to."""
+"""Watch every torch function that the model calls: fused attention, hand-written attention, projections without a module, and
+writes to memory that the probe still refers to."""
 
 import functools
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -9,20 +11,21 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 from torch.utils.weak import WeakTensorKeyDictionary
 
-from isotherm.probe import multihead, sdpa
+from isotherm.probe import multihead
 from isotherm.probe.scores import STEPS, Scores, emit
+from isotherm.probe.sdpa import KernelCall, look
 from isotherm.probe.session import OTHER_SOFTMAX, Session
 
 PROJECTIONS = frozenset({"linear", "matmul", "einsum", "addmm", "bmm", "__matmul__"})
 NORMS = frozenset({"normalize", "layer_norm", "rms_norm", "group_norm"})
 FOLLOWED = STEPS.keys() - PROJECTIONS - {"baddbmm"}
-"""What only matters once a q·kᵀ is on its way."""
+"""Functions that matter only while some q·kᵀ is being followed."""
 LOOKED_AT = {*PROJECTIONS, *NORMS, *STEPS, "scaled_dot_product_attention", "multi_head_attention_forward"}
 
 
 @functools.cache
 def _of_interest(func: Any) -> str | None:
-    """The function's name, if it is one to look at: most calls only ask a tensor for its shape."""
+    """The function's name, or None if the probe has no use for it: most calls only ask a tensor for its shape."""
     name = str(getattr(func, "__name__", ""))
     return name if name in LOOKED_AT or name == "softmax" or _writes(name) else None
 
@@ -32,33 +35,44 @@ def _writes(name: str) -> bool:
 
 
 class Mode(TorchFunctionMode):
-    """Calls everything as it was called, and looks at what went in and came out."""
+    """Passes every call on unchanged, and looks at its arguments and its result. On while the session's model is running."""
 
     def __init__(self, session: Session) -> None:
         super().__init__()
         self._session = session
         self._scores = WeakTensorKeyDictionary()
 
+    def __enter__(self) -> "Mode":
+        """Put the mode on the stack."""
+        self._session.mode = self
+        _put([self])
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Take the mode off the stack, even if the model has left another on top of it."""
+        _put([mode for mode in _taken() if mode is not self])
+        self._session.mode = None
+
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """One call."""
+        """Pass one call on."""
         kwargs = {} if kwargs is None else kwargs
         name = _of_interest(func)
         if (name is None or (name in FOLLOWED and not self._scores.data)) and "out" not in kwargs:
             return func(*args, **kwargs)
         if not self._session.awake:
             result = func(*args, **kwargs)
-            if name == "scaled_dot_product_attention" and self._session.within:
-                with self._session.aside():
-                    self._session.handed_on.append(sdpa.handed(args, kwargs, result))
+            if name == "scaled_dot_product_attention" and self._session.in_captured_call:
+                with self._session.own_work():
+                    self._session.kernel_calls.append(KernelCall.of(args, kwargs, result))
             return result
         name = name or ""
         writes = _writes(name) or "out" in kwargs
         if name == "softmax" or writes:
-            with self._session.aside():
+            with self._session.own_work():
                 self._before(name, args, kwargs)
         result = func(*args, **kwargs)
         if writes or name in LOOKED_AT:
-            with self._session.aside():
+            with self._session.own_work():
                 self._after(name, args, kwargs, result)
         return result
 
@@ -71,7 +85,7 @@ class Mode(TorchFunctionMode):
 
     def _after(self, name: str, args: Any, kwargs: Any, result: Any) -> None:
         if name == "scaled_dot_product_attention":
-            sdpa.look(self._session, args, kwargs, result)
+            look(self._session, KernelCall.of(args, kwargs, result))
         elif name == "multi_head_attention_forward":
             multihead.look_at_function(self._session, args, kwargs)
         elif isinstance(result, Tensor):
@@ -81,7 +95,7 @@ class Mode(TorchFunctionMode):
             self._scores.pop(args[0], None)
 
     def _project(self, name: str, args: Any, result: Tensor) -> None:
-        """A projection or a normalisation that is no module."""
+        """Record a projection or a norm that is a function call and not a module."""
         frame = self._session.frames.top
         if frame is None or (name not in PROJECTIONS and name not in NORMS):
             return
@@ -96,7 +110,7 @@ class Mode(TorchFunctionMode):
             self._session.frames.note(frame, f"{frame.name}.{own}", "projection", given, result)
 
     def _follow(self, name: str, args: Any, kwargs: Any, result: Tensor) -> None:
-        """Keep track of q·kᵀ."""
+        """Describe the result, if it is made from a q·kᵀ that is being followed."""
         in_place = name.endswith("_") and not name.endswith("__")
         step = STEPS.get(name[:-1] if in_place else name)
         if step is None:
@@ -115,39 +129,39 @@ class Mode(TorchFunctionMode):
         return self._scores.get(tensor) if isinstance(tensor, Tensor) else None
 
     def _softmax(self, args: Any, kwargs: Any) -> None:
-        """A softmax over the last dimension of something that is followed."""
+        """Capture a softmax over the last dimension of followed scores, or list it as unseen."""
         logits = args[0] if args else kwargs.get("input")
         scores = self._find(logits)
         axis = kwargs.get("dim", args[1] if len(args) > 1 else None)
         if scores is not None and isinstance(axis, int) and axis % logits.dim() == logits.dim() - 1:
             emit(self._session, scores, logits.detach())
             return
-        frame = next((f for f in reversed(self._session.frames.stack) if not isinstance(f.module, nn.Softmax)), None)
+        frame = self._session.frames.attending
         if frame is not None and frame.attends and logits.dim() > 2:
             self._session.miss(OTHER_SOFTMAX, frame.name, frame.kind)
 
 
-class Hidden:
-    """The mode taken off the stack for a while: PyTorch's fused paths are not taken while one that could see them is on."""
+@contextmanager
+def hidden() -> Iterator[None]:
+    """Take the modes of all probes off this thread's stack for a while: PyTorch does not take its fused paths under a mode."""
+    before = _taken()
+    try:
+        _put(mode for mode in before if not isinstance(mode, Mode))
+        yield
+    finally:
+        now = _taken()
+        for index, mode in enumerate(before):
+            if isinstance(mode, Mode):
+                now.insert(index, mode)
+        _put(now)
 
-    def __init__(self, mode: Mode) -> None:
-        self._mode = mode
-        self._above: int | None = None
 
-    def __enter__(self) -> None:
-        above: list[Any] = []
-        while torch._C._len_torch_function_stack():
-            top = torch._C._pop_torch_function_stack()
-            if top is self._mode:
-                self._above = len(above)
-                break
-            above.append(top)
-        for mode in reversed(above):
-            torch._C._push_on_torch_function_stack(mode)
+def _taken() -> list[TorchFunctionMode]:
+    """This thread's modes, lowest first, taken off the stack."""
+    depth = torch._C._len_torch_function_stack()
+    return [torch._C._pop_torch_function_stack() for _ in range(depth)][::-1]
 
-    def __exit__(self, *error: object) -> None:
-        if self._above is None:
-            return
-        above = [torch._C._pop_torch_function_stack() for _ in range(self._above)]
-        for mode in [self._mode, *reversed(above)]:
-            torch._C._push_on_torch_function_stack(mode)
+
+def _put(modes: Iterable[TorchFunctionMode]) -> None:
+    for mode in modes:
+        torch._C._push_on_torch_function_stack(mode)

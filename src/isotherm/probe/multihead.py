@@ -1,7 +1,7 @@
 """`nn.MultiheadAttention`, `F.multi_head_attention_forward` and the fused path of `nn.TransformerEncoderLayer`.
 
-These never show q and k, and their fused paths are left as soon as something could see inside, with other bits in the
-result. So the modules run unwatched, and q and k are projected once more from what went in.
+These never show q and k. PyTorch leaves their fused paths as soon as a hook or a mode could see inside, and the result then has
+other bits. So the modules run unwatched, and the probe projects q and k once more from their inputs.
 """
 
 import inspect
@@ -19,7 +19,7 @@ from isotherm.record import Kind
 
 
 class Inputs(NamedTuple):
-    """What was attended to: query [B, T, E], key [B, S, E], the masks as PyTorch takes them (True, or −inf, hides)."""
+    """The inputs of one call: query [B, T, E], key [B, S, E], and masks in which True, or −inf, hides a key."""
 
     query: Tensor
     key: Tensor
@@ -35,7 +35,7 @@ class Inputs(NamedTuple):
 
 
 def look_at_module(session: Session, module: nn.MultiheadAttention, args: Any, kwargs: Any) -> None:
-    """Capture a call of the module that has run."""
+    """Capture a call of `nn.MultiheadAttention` that has run."""
     given = inspect.signature(nn.MultiheadAttention.forward).bind(module, *args, **kwargs).arguments
     query, key = given["query"], given["key"]
     same = query is key
@@ -57,7 +57,7 @@ def look_at_module(session: Session, module: nn.MultiheadAttention, args: Any, k
 
 
 def look_at_layer(session: Session, layer: nn.TransformerEncoderLayer, args: Any, kwargs: Any) -> None:
-    """Capture the attention inside an encoder layer that took its fused path and never called its attention module."""
+    """Capture the attention of an encoder layer that took its fused path, which does not call the attention module."""
     given = inspect.signature(nn.TransformerEncoderLayer.forward).bind(layer, *args, **kwargs).arguments
     src, padding, attention = given["src"], given.get("src_key_padding_mask"), layer.self_attn
     if src.is_nested:
@@ -87,7 +87,7 @@ def look_at_function(session: Session, args: Any, kwargs: Any) -> None:
 
 
 def _padded(nested: Tensor) -> tuple[Tensor, Tensor]:
-    """Sequences of different lengths as one tensor, and True where it is padding."""
+    """A nested tensor as a padded one, and a mask that is True where there is padding."""
     lengths = torch.tensor([len(sequence) for sequence in nested.unbind()], device=nested.device)
     padded = nested.to_padded_tensor(0.0)
     return padded, torch.arange(padded.shape[1], device=nested.device) >= lengths.unsqueeze(-1)
@@ -128,7 +128,7 @@ def _capture(session: Session, inputs: Inputs, name: str, kind: str, what: Kind)
 
 
 def _term(session: Session, mask: Tensor, lead: tuple[int, int], beyond: int) -> Terms:
-    """A mask as [B, H, T, S], visible for the keys that are added beyond the sequence."""
+    """A mask as [B, H, T, S]. The `beyond` keys that PyTorch appends to the sequence are visible."""
     terms = session.masks.hidden(mask) if mask.dtype is torch.bool else session.masks.added(mask)
 
     def shaped(tensor: Tensor | None, fill: float) -> Tensor | None:

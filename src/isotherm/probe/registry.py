@@ -1,14 +1,14 @@
-"""`transformers`: its table of attention functions, and each modelling file's own eager one, wrapped in place.
+"""`transformers`: wrap its table of attention functions, and the eager function of each modelling file, in place.
 
-In place and under the same name: a model asks the name which mask to build, so a function under a new name would be given
-another mask. The eager function is a global of the file that defines the model, looked up there at every call.
+The names stay the same, because a model chooses its mask by the name: a function under a new name would get another mask. The
+eager function is a global of the file that defines the model, which looks it up at every call.
 """
 
 import functools
 import inspect
 import sys
 from collections.abc import Callable, Iterator, MutableMapping
-from contextlib import AbstractContextManager, ExitStack
+from contextlib import nullcontext
 from dataclasses import replace
 from math import sqrt
 from typing import Any
@@ -19,29 +19,28 @@ from isotherm.language import Text
 from isotherm.ops import Problem
 from isotherm.probe import replay
 from isotherm.probe.masks import Terms
-from isotherm.probe.patches import Patches
-from isotherm.probe.session import Call, Handed, Session
+from isotherm.probe.mode import hidden
+from isotherm.probe.owner import Place, Replaced
+from isotherm.probe.sdpa import KernelCall
+from isotherm.probe.session import Call, Session
 
 POSITIONAL = ("module", "query", "key", "value", "attention_mask")
 PAGED = Text("its keys are in a paged cache, which only the kernel can read", "键存放在分页缓存中，只有内核能读取")
 
 
-def attach(
-    session: Session, patches: Patches, model: nn.Module, unwatched: Callable[[], AbstractContextManager[Any]]
-) -> None:
-    """Wrap whatever attention functions the model may call; nothing if transformers is not in use."""
+def places(model: nn.Module) -> Iterator[Place]:
+    """Every attention function that the model may call. There is none if transformers is not in use."""
     for mapping in _tables(model):
-        for key in list(mapping):
-            if callable(mapping[key]):
-                patches.entry(mapping, key, _seen(session, key, mapping[key], unwatched))
+        for key in [key for key, function in list(mapping.items()) if callable(function)]:
+            yield Replaced.function(mapping, key, functools.partial(_attention_function, key))
     for space in _namespaces(model):
         for name, function in list(space.items()):
-            if "eager" in name and inspect.isfunction(function) and _is_attention(function):
-                patches.entry(space, name, _seen(session, "eager", function, unwatched))
+            if "eager" in name and inspect.isfunction(function) and _is_attention(inspect.unwrap(function)):
+                yield Replaced.function(space, name, functools.partial(_attention_function, "eager"))
 
 
 def _namespaces(model: nn.Module) -> Iterator[dict[str, Any]]:
-    """The globals of the files that define the model's classes."""
+    """The global names of the files that define the model's classes."""
     files = {cls.__module__ for module in model.modules() for cls in type(module).__mro__}
     for name in sorted(files):
         if name in sys.modules and not name.startswith(("torch.", "builtins", "abc", "isotherm.")):
@@ -49,7 +48,7 @@ def _namespaces(model: nn.Module) -> Iterator[dict[str, Any]]:
 
 
 def _tables(model: nn.Module) -> Iterator[MutableMapping[str, Any]]:
-    """Tables of attention functions: the one all models share, and those of single files. A plain dict before 4.51."""
+    """The table of attention functions that all models share, and those of single files. Plain dicts before 4.51."""
     utilities = sys.modules.get("transformers.modeling_utils")
     known = [] if utilities is None else [vars(utilities)]
     found: dict[int, MutableMapping[str, Any]] = {}
@@ -69,40 +68,32 @@ def _is_attention(function: Callable[..., Any]) -> bool:
     return tuple(inspect.signature(function).parameters)[:4] == POSITIONAL[:4]
 
 
-def _seen(
-    session: Session, key: str, function: Callable[..., Any], unwatched: Callable[[], AbstractContextManager[Any]]
-) -> Callable[..., Any]:
-    @functools.wraps(function)
-    def attend(*args: Any, **kwargs: Any) -> Any:
-        if not session.awake:
-            return function(*args, **kwargs)
-        with ExitStack() as stack:
-            stack.enter_context(session.inside())
-            if key == "flex_attention":  # it compiles itself, and must go on doing so
-                stack.enter_context(unwatched())
-            result = function(*args, **kwargs)
-        given = dict(zip(POSITIONAL, args, strict=False)) | kwargs
-        module = given.get("module")
-        surprising: list[Call] = []
-        with session.aside(module):
-            call, check = _understood(session, key, given, result)
-            inner = session.handed_on.pop() if len(session.handed_on) == 1 else None
-            check = None if inner is not None and _just_hands_on(inner, given, call, result) else check
-            another = inner is not None and call is not None and _hands_on_another(inner, call)
-            if call is not None and (another or not session.capture(call, module, check)):
-                surprising.append(call)
-            session.handed_on.clear()
-        for call in surprising:
-            _look_inside(session, call, module, lambda: function(*args, **kwargs))
-        return result
-
-    return attend
+def _attention_function(key: str, session: Session, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    if not session.awake:
+        return function(*args, **kwargs)
+    flex = key == "flex_attention"  # it compiles itself, and must continue to
+    with session.captured_call(), session.compiling() if flex else nullcontext(), hidden() if flex else nullcontext():
+        result = function(*args, **kwargs)
+    given = dict(zip(POSITIONAL, args, strict=False)) | kwargs
+    module = given.get("module")
+    contradicted: list[Call] = []
+    with session.own_work(module):
+        call, check = _understood(session, key, given, result)
+        inner = session.kernel_calls.pop() if len(session.kernel_calls) == 1 else None
+        check = None if inner is not None and _passes_on(inner, given, call, result) else check
+        other_scale = inner is not None and call is not None and _passes_another_scale(inner, call)
+        if call is not None and (other_scale or not session.capture(call, module, check)):
+            contradicted.append(call)
+        session.kernel_calls.clear()
+    for call in contradicted:
+        _look_inside(session, call, module, lambda: function(*args, **kwargs))
+    return result
 
 
 def _understood(
     session: Session, key: str, given: dict[str, Any], result: Any
 ) -> tuple[Call | None, Callable[[Problem], bool] | None]:
-    """The call as its arguments describe it, and how to tell whether that is what the function did."""
+    """The call as its arguments describe it, and a test of whether the function computed that."""
     module, q, k, value = (given[name] for name in POSITIONAL[:4])
     if key.startswith("paged") or type(given.get("cache")).__name__ == "PagedAttentionCache":
         session.miss(PAGED, session.frames.name_of(module), type(module).__name__)
@@ -123,31 +114,31 @@ def _understood(
     output = result[0].transpose(1, 2)
     if given.get("dropout"):
         return call, None
-    return call, lambda problem: replay.gives(problem, sink, value, output)
+    return call, lambda problem: replay.gives_output(problem, sink, value, output)
 
 
 def _look_inside(session: Session, call: Call, module: Any, again: Callable[[], Any]) -> None:
-    """The function did something else than it was handed. Run it once more, watched this time, and take what it hands on.
+    """The function did not compute what its arguments say. Run it once more, watched this time, and capture what it calls.
 
-    Where that is only another scale, the call is kept as it was made (its heads unrepeated), with the scale it really had.
+    If only the scale differs, the call is kept as it was made (its heads not repeated), with the scale it really had.
     """
     before, noticed = len(session.seen.captures), session.noticed
-    with session.again(module, call.q.device):
+    with session.rerun(module, call.q.device):
         again()
-    with session.aside(module):
+    with session.own_work(module):
         inner = session.withdraw(before)
         if len(inner) == 1:
             ratio = _length(inner[0].problem.q) / _length(call.q) * _length(inner[0].problem.k) / _length(call.k)
             real = replace(call, scale=inner[0].problem.scale * ratio)
-            if not session.capture(real, module, lambda problem: replay.same_rows(problem, inner[0].problem)):
+            if not session.capture(real, module, lambda problem: replay.same_weights(problem, inner[0].problem)):
                 session.add(replace(inner[0], passed=call.passed, implementation=call.implementation))
         elif inner or session.noticed == noticed:
             session.mismatch(call, module)
 
 
-def _just_hands_on(inner: Handed, given: dict[str, Any], call: Call | None, result: Any) -> bool:
-    """Whether the kernel inside was handed the very tensors, mask and scale, and gave the very result: then there is nothing
-    to replay."""
+def _passes_on(inner: KernelCall, given: dict[str, Any], call: Call | None, result: Any) -> bool:
+    """Whether the function passed its own tensors, mask and scale to PyTorch's kernel and returned the kernel's result. Then no
+    replay is needed."""
     if call is None or inner.scale != call.scale or inner.causal != call.causal or call.window or call.softcap:
         return False
     if inner.mask is not given.get("attention_mask") or call.sink is not None or "position_bias" in given:
@@ -159,8 +150,8 @@ def _just_hands_on(inner: Handed, given: dict[str, Any], call: Call | None, resu
     )
 
 
-def _hands_on_another(inner: Handed, call: Call) -> bool:
-    """Whether the kernel inside was handed another multiplier of q·k than the function was."""
+def _passes_another_scale(inner: KernelCall, call: Call) -> bool:
+    """Whether the function passed another multiplier of q·k to PyTorch's kernel than it was given."""
     if call.scale == inner.scale and all(
         x.data_ptr() == y.data_ptr() for x, y in ((inner.q, call.q), (inner.k, call.k))
     ):
@@ -170,12 +161,12 @@ def _hands_on_another(inner: Handed, call: Call) -> bool:
 
 
 def _length(vectors: Tensor) -> float:
-    """The mean length of q's or k's vectors, the same however often heads are repeated."""
+    """The mean length of the vectors of q or k. Repeating heads does not change it."""
     return float(vectors.detach().double().norm(dim=-1).mean())
 
 
 def _geometry(given: dict[str, Any], key: str, *, flash: bool) -> dict[str, Any]:
-    """Causality and window where the kernel is told of them, not the mask."""
+    """Causality and window, where they are arguments of the kernel and not part of the mask."""
     rows, keys = given["query"].shape[2], given["key"].shape[2]
     causal = given.get("is_causal")
     causal = bool(getattr(given["module"], "is_causal", True) if causal is None else causal)
@@ -205,7 +196,7 @@ def _terms(session: Session, given: dict[str, Any], *, flash: bool) -> Terms:
 
 
 def _dense(block_mask: Any, given: dict[str, Any]) -> Tensor:
-    """A flex BlockMask spelt out."""
+    """A flex BlockMask as a tensor."""
     from torch.nn.attention.flex_attention import create_mask
 
     query, keys = given["query"], given["key"].shape[2]

@@ -1,4 +1,4 @@
-"""Whether a capture says what the model did: a few rows computed from it alone, held against what came out."""
+"""Test whether a capture describes what the model computed: recompute a few rows from it and compare them with the output."""
 
 from math import exp, isfinite
 
@@ -15,7 +15,7 @@ TOLERANCE = {torch.float64: 1e-4, torch.float32: 1e-4, torch.float16: 1e-2, torc
 
 
 def weights(problem: Problem, sink: Tensor | None, batch: int, head: int, row: int) -> Array | None:
-    """One row of softmax weights [S]; None where it sees no key or meets what is not finite."""
+    """One row of softmax weights [S]. None if the row sees no key or has a logit that is not finite."""
     q, k = _numbers(problem.q[batch, head, row]), _numbers(problem.k[batch, head // problem.groups])
     logits = (k @ q) * problem.scale
     if problem.softcap is not None:
@@ -33,7 +33,7 @@ def weights(problem: Problem, sink: Tensor | None, batch: int, head: int, row: i
 
 
 def _seen(problem: Problem, batch: int, head: int, row: int) -> NDArray[np.bool_] | None:
-    """The keys a row sees, [S]; None for all."""
+    """The keys that a row sees, [S]; None means all."""
     visibility = problem.visibility
     if not visibility.causal and visibility.window is None:
         seen = None
@@ -47,21 +47,22 @@ def _seen(problem: Problem, batch: int, head: int, row: int) -> NDArray[np.bool_
 
 
 def _pick(tensor: Tensor, batch: int, head: int, row: int) -> Tensor:
-    """[B, H, T, S] with 1 for what does not vary → [S]."""
+    """One row of [B, H, T, S], whose dimensions may have size 1 where it is constant."""
     wanted = (min(index, size - 1) for index, size in zip((batch, head, row), tensor.shape, strict=False))
     return tensor[tuple(wanted)]
 
 
 def sample(problem: Problem) -> list[tuple[int, int, int]]:
-    """Rows to try, (batch, head, row): one in the middle; where anything but q·k is involved, the last of a corner too."""
+    """Rows to compare, as (batch, head, row): one in the middle and, if there is a mask, bias or cap, the last row of the first
+    head."""
     batch, heads, rows = (size - 1 for size in problem.q.shape[:3])
     middle = (batch // 2, heads // 2, rows // 2)
     plain = problem.visibility.mask is None and problem.bias is None and problem.softcap is None
     return [middle] if plain else list(dict.fromkeys([middle, (0, 0, rows)]))
 
 
-def gives(problem: Problem, sink: Tensor | None, values: Tensor, output: Tensor) -> bool:
-    """Whether weights · values [B, Hkv, S, Dv] are rows of the output [B, Hq, T, Dv] that the model computed."""
+def gives_output(problem: Problem, sink: Tensor | None, values: Tensor, output: Tensor) -> bool:
+    """Whether weights · values [B, Hkv, S, Dv] equals the output [B, Hq, T, Dv] that the model computed."""
     groups = problem.q.shape[1] // values.shape[1]
     for batch, head, row in sample(problem):
         expected, got = weights(problem, sink, batch, head, row), _numbers(output[batch, head, row])
@@ -73,8 +74,8 @@ def gives(problem: Problem, sink: Tensor | None, values: Tensor, output: Tensor)
     return True
 
 
-def softens(problem: Problem, sink: Tensor | None, logits: Tensor) -> bool:
-    """Whether the weights are the softmax of the logits [B, Hq, T, S] that the model computed."""
+def gives_softmax_of(problem: Problem, sink: Tensor | None, logits: Tensor) -> bool:
+    """Whether the weights equal the softmax of the logits [B, Hq, T, S] that the model computed."""
     for batch, head, row in sample(problem):
         expected, got = weights(problem, sink, batch, head, row), logits[batch, head, row].double().softmax(-1)
         if expected is None or not bool(got.isfinite().all()):
@@ -84,17 +85,17 @@ def softens(problem: Problem, sink: Tensor | None, logits: Tensor) -> bool:
     return True
 
 
-def same_rows(problem: Problem, other: Problem, sink: Tensor | None = None) -> bool:
-    """Whether two problems have the same weights, however their heads are repeated."""
+def same_weights(problem: Problem, other: Problem) -> bool:
+    """Whether two problems have the same weights. One of them may have repeated its key heads."""
     for batch, head, row in sample(problem):
-        expected, got = weights(problem, sink, batch, head, row), weights(other, sink, batch, head, row)
+        expected, got = weights(problem, None, batch, head, row), weights(other, None, batch, head, row)
         if expected is not None and got is not None and not _near(expected, got, got.max(), problem.q):
             return False
     return True
 
 
 def _numbers(tensor: Tensor) -> Array:
-    """In float64, and in numpy, whose operations on a row cost a tenth of torch's."""
+    """The tensor as float64 in numpy, whose operations on a row cost a tenth of torch's."""
     numbers: Array = tensor.detach().to("cpu", torch.float64).numpy()
     return numbers
 
@@ -102,5 +103,5 @@ def _numbers(tensor: Tensor) -> Array:
 def _near(expected: Array, got: Array, size: float, like: Tensor) -> bool:
     tolerance = TOLERANCE.get(like.dtype, 3e-2)
     if like.device.type != "cpu" or torch.is_autocast_enabled(like.device.type):
-        tolerance = max(tolerance, 1e-2)  # TF32 and autocast round more than the inputs' own precision
+        tolerance = max(tolerance, 1e-2)  # TF32 and autocast round more than the inputs' precision suggests
     return bool(np.abs(expected - got).max() <= tolerance * size)

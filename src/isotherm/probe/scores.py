@@ -1,7 +1,7 @@
-"""Hand-written attention: what becomes of q·kᵀ on its way to a softmax, followed one operation at a time.
+"""Hand-written attention: follow q·kᵀ, one operation at a time, until it enters a softmax.
 
-A `Scores` says of a tensor that it is cap(factor·q·kᵀ) + Σ cᵢ·biasᵢ, with some entries hidden. Each operation either keeps
-that true for its result, as `STEPS` says how, or the result is no longer followed.
+A `Scores` describes a tensor as cap(factor·q·kᵀ) + Σ cᵢ·biasᵢ with some entries hidden. `STEPS` says, for each operation, how
+its result is described in turn. A result that cannot be described is no longer followed.
 """
 
 from collections.abc import Callable
@@ -22,25 +22,25 @@ Kwargs = dict[str, Any]
 
 @dataclass(frozen=True)
 class Scores:
-    """q [*, T, D] and k [*, S, D] as they were multiplied; `lead` are the scores' leading dimensions now. `many` are
-    multipliers that differ between heads, [*lead, 1, 1]. After a tanh, `cap` is what it was multiplied by."""
+    """q [*, T, D] and k [*, S, D] as they were multiplied. `lead` are the leading dimensions of the scores now. `per_head` are
+    multipliers that differ between heads, [*lead, 1, 1]. `cap` is the multiplier after a tanh, None without one."""
 
     q: Tensor
     k: Tensor
     lead: tuple[int, ...]
     factor: float = 1.0
-    many: tuple[Tensor, ...] = ()
+    per_head: tuple[Tensor, ...] = ()
     cap: float | None = None
     added: tuple[tuple[float, Tensor], ...] = ()
     hidden: tuple[Tensor, ...] = ()
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """The scores' shape."""
+        """The shape of the scores."""
         return (*self.lead, self.q.shape[-2], self.k.shape[-2])
 
     def times(self, by: object) -> "Scores | None":
-        """Multiplied by a number, or by one number per head."""
+        """The scores multiplied by a number, or by one number per head."""
         number = _number(by)
         if number is not None:
             added = tuple((number * c, term) for c, term in self.added)
@@ -49,11 +49,11 @@ class Scores:
             return replace(self, cap=self.cap * number, added=added)
         if isinstance(by, Tensor) and self.cap is None and tuple(by.shape[-2:]) == (1, 1):
             added = tuple((c, term * by) for c, term in self.added)
-            return replace(self, many=(*self.many, by.detach()), added=added)
+            return replace(self, per_head=(*self.per_head, by.detach()), added=added)
         return None
 
     def plus(self, term: object, coefficient: object = 1.0) -> "Scores | None":
-        """With something added. What is the same for a whole row changes no softmax and is left out."""
+        """The scores with a term added. A term that is constant along each row does not change the softmax and is left out."""
         times = _number(coefficient)
         if times is None:
             return None
@@ -64,18 +64,18 @@ class Scores:
         return replace(self, added=(*self.added, (times, term)))
 
     def without(self, hidden: object, filled: object) -> "Scores | None":
-        """With `filled` in place of the entries where `hidden` is true."""
+        """The scores with `filled` written where `hidden` is true. None unless `filled` is low enough to hide a key."""
         number = _number(filled)
         if number is None or number > NEVER or not isinstance(hidden, Tensor):
             return None
         return replace(self, hidden=(*self.hidden, hidden))
 
     def capped(self) -> "Scores | None":
-        """After a tanh."""
+        """The scores after a tanh."""
         return None if self.added or self.hidden or self.cap is not None else replace(self, cap=1.0)
 
     def viewed(self, shape: tuple[int, ...]) -> "Scores | None":
-        """With other leading dimensions that hold the same number of entries."""
+        """The scores with other leading dimensions that hold the same number of entries."""
         if tuple(shape[-2:]) != self.shape[-2:] or torch.Size(shape).numel() != torch.Size(self.shape).numel():
             return None
         lead = tuple(shape[:-2])
@@ -86,7 +86,7 @@ class Scores:
             q=torch.broadcast_to(self.q, (*self.lead, *self.q.shape[-2:])).reshape(*lead, *self.q.shape[-2:]),
             k=torch.broadcast_to(self.k, (*self.lead, *self.k.shape[-2:])).reshape(*lead, *self.k.shape[-2:]),
             lead=lead,
-            many=tuple(reshape_lead(one, self.lead, lead) for one in self.many),
+            per_head=tuple(reshape_lead(one, self.lead, lead) for one in self.per_head),
             added=tuple((c, reshape_lead(term, self.lead, lead)) for c, term in self.added),
             hidden=tuple(reshape_lead(mask, self.lead, lead) for mask in self.hidden),
         )
@@ -99,7 +99,7 @@ def _number(value: object) -> float | None:
 
 
 def product(q: object, kt: object, factor: object = 1.0) -> Scores | None:
-    """q [*, T, D] @ kᵀ [*, D, S]. Parameters are not keys: that is a projection."""
+    """The scores q [*, T, D] @ kᵀ [*, D, S]. None if the right side is a parameter: that is a projection."""
     number = _number(factor)
     if number is None or not (isinstance(q, Tensor) and isinstance(kt, Tensor)) or isinstance(kt, nn.Parameter):
         return None
@@ -110,7 +110,7 @@ def product(q: object, kt: object, factor: object = 1.0) -> Scores | None:
 
 
 def contraction(equation: object, operands: Args) -> Scores | None:
-    """einsum over one shared dimension that is not in the result, whose last two dimensions are the queries and the keys."""
+    """The scores of an einsum that sums over one dimension and whose result ends in the queries and the keys."""
     if len(operands) == 1 and isinstance(operands[0], (list, tuple)):
         operands = tuple(operands[0])
     if not isinstance(equation, str) or len(operands) != 2 or "." in equation or "->" not in equation:
@@ -134,30 +134,30 @@ def contraction(equation: object, operands: Args) -> Scores | None:
 
 def emit(session: Session, scores: Scores, logits: Tensor) -> None:
     """Capture the softmax of `logits`, which `scores` describes."""
-    frame = next((f for f in reversed(session.frames.stack) if not isinstance(f.module, nn.Softmax)), None)
-    fold = Fold.of(scores.lead, tuple(scores.k.shape[:-2]), None if frame is None else frame.module)
+    frame = session.frames.attending
+    module = None if frame is None else frame.module
+    fold = Fold.of(scores.lead, tuple(scores.k.shape[:-2]), module)
     terms = Terms()
     for coefficient, term in scores.added:
         terms &= fold_terms(fold, session.masks.added(term, coefficient))
     for hidden in scores.hidden:
         terms &= fold_terms(fold, session.masks.hidden(hidden))
     plain = q = fold.queries(scores.q)
-    for many in scores.many:
-        q = q * fold.term(many).to(q.dtype)
+    for multiplier in scores.per_head:
+        q = q * fold.term(multiplier).to(q.dtype)
     scale = scores.factor * (1.0 if scores.cap is None else scores.cap)
     call = Call(
         implementation="hand-written",
         q=q,
         k=fold.keys(scores.k),
         scale=scale,
-        passed=None if scores.many else scale,
+        passed=None if scores.per_head else scale,
         terms=terms,
         softcap=scores.cap,
         traced_q=plain,
     )
     rows = fold.queries(logits)
-    module = None if frame is None else frame.module
-    if not session.capture(call, module, lambda problem: replay.softens(problem, None, rows)):
+    if not session.capture(call, module, lambda problem: replay.gives_softmax_of(problem, None, rows)):
         session.mismatch(call, module)
 
 
@@ -249,4 +249,4 @@ STEPS: dict[str, Callable[[Find, Args, Kwargs], Scores | None]] = {
     **dict.fromkeys(("float", "half", "bfloat16", "double", "to", "type", "type_as", "contiguous", "clone"), _same),
     **dict.fromkeys(("view", "reshape", "unflatten", "flatten", "unsqueeze", "squeeze", "__getitem__"), _same),
 }
-"""How each operation changes what is known of its result; the result's own shape is checked after it."""
+"""How each operation changes the description of the scores. The caller then compares its shape with the result's."""

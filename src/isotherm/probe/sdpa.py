@@ -1,46 +1,66 @@
 """`F.scaled_dot_product_attention`, wherever it is called from."""
 
 from math import sqrt
-from typing import Any
+from typing import Any, NamedTuple
 
 from torch import Tensor
 
 from isotherm.probe import heads, replay
 from isotherm.probe.masks import Terms
-from isotherm.probe.session import Call, Handed, Session
+from isotherm.probe.session import Call, Session
 
 ARGUMENTS = ("query", "key", "value", "attn_mask", "dropout_p", "is_causal", "scale")
 
 
-def handed(args: tuple[Any, ...], kwargs: dict[str, Any], output: Tensor) -> Handed:
-    """What a call was handed, and what it gave."""
-    given = dict(zip(ARGUMENTS, args, strict=False)) | kwargs
-    q, k, v = (given[name] for name in ARGUMENTS[:3])
-    scale = given.get("scale")
-    scale = 1 / sqrt(q.shape[-1]) if scale is None else float(scale)
-    return Handed(scale, q, k, v, given.get("attn_mask"), bool(given.get("is_causal", False)), output)
+class KernelCall(NamedTuple):
+    """What PyTorch's kernel was passed, and what it returned. `passed` is the scale, None if left to the default."""
+
+    q: Tensor
+    k: Tensor
+    v: Tensor
+    mask: Tensor | None
+    dropout: float
+    causal: bool
+    passed: float | None
+    output: Tensor
+
+    @classmethod
+    def of(cls, args: tuple[Any, ...], kwargs: dict[str, Any], output: Tensor) -> "KernelCall":
+        """Read the arguments of a call that has run."""
+        given = dict(zip(ARGUMENTS, args, strict=False)) | kwargs
+        scale = given.get("scale")
+        return cls(
+            given["query"],
+            given["key"],
+            given["value"],
+            given.get("attn_mask"),
+            given.get("dropout_p", 0.0),
+            bool(given.get("is_causal", False)),
+            None if scale is None else float(scale),
+            output,
+        )
+
+    @property
+    def scale(self) -> float:
+        """The multiplier of q·k."""
+        return 1 / sqrt(self.q.shape[-1]) if self.passed is None else self.passed
 
 
-def look(session: Session, args: tuple[Any, ...], kwargs: dict[str, Any], output: Tensor) -> None:
+def look(session: Session, kernel: KernelCall) -> None:
     """Capture one call that has run."""
-    given = dict(zip(ARGUMENTS, args, strict=False)) | kwargs
-    query, key, value = given["query"], given["key"], given["value"]
-    mask, scale = given.get("attn_mask"), given.get("scale")
     top = session.frames.top
-    fold = heads.Fold.of(tuple(query.shape[:-2]), tuple(key.shape[:-2]), None if top is None else top.module)
-    terms = Terms()
-    if mask is not None:
-        terms = heads.fold_terms(fold, session.masks.visible(mask))
+    lead, key_lead = tuple(kernel.q.shape[:-2]), tuple(kernel.k.shape[:-2])
+    fold = heads.Fold.of(lead, key_lead, None if top is None else top.module)
     call = Call(
         implementation="sdpa",
-        q=fold.queries(query),
-        k=fold.keys(key),
-        scale=1 / sqrt(query.shape[-1]) if scale is None else float(scale),
-        passed=None if scale is None else float(scale),
-        terms=terms,
-        causal=bool(given.get("is_causal", False)),
+        q=fold.queries(kernel.q),
+        k=fold.keys(kernel.k),
+        scale=kernel.scale,
+        passed=kernel.passed,
+        terms=Terms() if kernel.mask is None else heads.fold_terms(fold, session.masks.visible(kernel.mask)),
+        causal=kernel.causal,
     )
-    values, out = fold.keys(value), fold.queries(output)
-    sure = None if given.get("dropout_p") else lambda problem: replay.gives(problem, None, values, out)
-    if not session.capture(call, agrees=sure):
+    values, out = fold.keys(kernel.v), fold.queries(kernel.output)
+    check = None if kernel.dropout else lambda problem: replay.gives_output(problem, None, values, out)
+    if not session.capture(call, agrees=check):
         session.mismatch(call)

@@ -1,13 +1,13 @@
-"""One probe at work: what it has seen, where the model is, and the rule that nothing it does may reach the model."""
+"""The state of one probe: what it has seen, which modules are running, and whether to look at a call."""
 
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
 
 from isotherm.language import Text
 from isotherm.ops import Problem, Visibility
@@ -18,7 +18,11 @@ from isotherm.probe.frames import Frame, Frames
 from isotherm.probe.keep import Keeper, storage_of
 from isotherm.probe.kinds import kind_of
 from isotherm.probe.masks import Masks, Terms
+from isotherm.probe.owner import sessions_here
 from isotherm.record import Unseen
+
+if TYPE_CHECKING:
+    from isotherm.probe.sdpa import KernelCall
 
 FAILED = Text("the probe failed while looking at it: {error}", "探测时出错：{error}")
 MISMATCH = Text(
@@ -42,8 +46,8 @@ class NotFinite(NamedTuple):
 
 @dataclass
 class Seen:
-    """What a probe brings back: `captures` in the order of the calls, the attention modules it could not look into, and the
-    first module with a captured call inside it whose output is not finite."""
+    """What a probe brings back: `captures` in the order of the calls, the attention modules that it could not see into, and
+    the first module with a captured call inside it whose output is not finite."""
 
     captures: list[Capture] = field(default_factory=list)
     unseen: list[Unseen] = field(default_factory=list)
@@ -52,8 +56,8 @@ class Seen:
 
 @dataclass(frozen=True)
 class Call:
-    """An attention call as an adapter understood it. q [B, Hq, T, D], k [B, Hkv, S, D]; `traced_q` is q before a
-    multiplier that is no one number was folded into it."""
+    """An attention call as an adapter understood it: q [B, Hq, T, D], k [B, Hkv, S, D]. If the multiplier of q·k is not one
+    number, q contains it, and `traced_q` is q without it."""
 
     implementation: str
     q: Tensor
@@ -69,84 +73,86 @@ class Call:
     traced_q: Tensor | None = None
 
     def problem(self) -> Problem:
-        """The call as something to replay; the first query stands at key `first`."""
+        """The call as a problem that can be replayed. The first query is at the position of key `first`."""
         q, k = self.q.detach(), self.k.detach()
         positions = torch.arange(q.shape[2], device=q.device) + self.first
         visibility = Visibility(positions, k.shape[2], self.causal, self.window, self.terms.mask)
         return Problem(q, k, k, visibility, self.scale, self.terms.bias, self.softcap)
 
 
-class Handed(NamedTuple):
-    """What a captured function handed to PyTorch's kernel in turn, and what that gave."""
-
-    scale: float
-    q: Tensor
-    k: Tensor
-    v: Tensor
-    mask: Tensor | None
-    causal: bool
-    output: Tensor
-
-
-class _Aside(threading.local):
-    """How deep this thread is in some probe's own work: a probe does not look at another one's."""
-
-    depth = 0
-
-
-_aside = _Aside()
-
-
 class Session:
-    """The state of one probe. Adapters ask `awake` before they look, and look only inside `aside`."""
+    """The state of one probe. Adapters look only if it is `awake`, and only in its `own_work`."""
 
     def __init__(self, model: nn.Module) -> None:
         self.seen = Seen()
         self.keeper = Keeper()
         self.frames = Frames(model, self.keeper)
         self.masks = Masks()
-        self._thread = threading.get_ident()
+        self.opened_in: tuple[Frame, ...] = ()
+        self.may_compile = False
+        self.working: _OwnWork | None = None
+        self.mode: TorchFunctionMode | None = None
         self._busy = 0
         self._kept: list[_Kept] = []
         self.noticed = 0
-        self.handed_on: list[Handed] = []
+        self.kernel_calls: list[KernelCall] = []
 
     @property
     def here(self) -> bool:
-        """Whether this is the probe's own thread, in a forward pass. A checkpoint's second forward, run by the backward
-        pass to recompute what was thrown away, is not looked at: it is the same call again. Nor is what runs inside vmap
-        and its like (flex masks are made so), where tensors have no memory of their own."""
-        forward = torch._C._current_graph_task_id() == -1 and torch._C._functorch.peek_interpreter_stack() is None
-        return forward and not _aside.depth and self._thread == threading.get_ident()
+        """Whether the code that runs is the model's, in an ordinary forward pass.
+
+        It is not the model's if it is the work of a probe, or if another probe was opened in the innermost frame: that probe's
+        calls are its own. The second forward of a checkpoint, which the backward pass runs, repeats a call that was seen
+        already. Inside vmap and other transforms (flex masks are made there) tensors have no memory of their own.
+        """
+        if torch._C._current_graph_task_id() != -1 or torch._C._functorch.peek_interpreter_stack() is not None:
+            return False
+        top = self.frames.top
+        return not any(other.working is not None or top in other.opened_in for other in sessions_here())
 
     @property
     def awake(self) -> bool:
-        """Whether to look at what is happening: the model is at work, outside of a call that was captured already."""
+        """Whether to look: the model is running, and not inside a call that is captured as a whole."""
         return not self._busy and bool(self.frames.stack) and self.here
 
     @property
-    def within(self) -> bool:
-        """Whether a captured call is running: nothing is captured in it, but what it hands to a kernel is noted."""
+    def in_captured_call(self) -> bool:
+        """Whether a call that is captured as a whole is running. What it passes to PyTorch's kernel is noted."""
         return bool(self._busy) and self.here
 
     @contextmanager
-    def inside(self) -> Iterator[None]:
-        """A captured call runs: what it calls in turn is a part of it."""
+    def captured_call(self) -> Iterator[None]:
+        """Run a call that is captured as a whole: nothing inside it is captured separately."""
         self._busy += 1
         try:
             yield
         finally:
             self._busy -= 1
 
-    def aside(self, module: nn.Module | None = None) -> "_Own":
-        """The probe's own work: no gradients, no recursion, no mode in the way, and an error becomes an entry among the
-        unseen."""
-        return _Own(self, module)
+    @contextmanager
+    def compiling(self) -> Iterator[None]:
+        """Let compiled code run compiled for a while."""
+        self.may_compile = True
+        try:
+            yield
+        finally:
+            self.may_compile = False
+
+    def own_work(self, module: nn.Module | None = None) -> "_OwnWork":
+        """Do work of the probe itself, without gradients and modes. No probe looks at it; an error is listed as unseen."""
+        return _OwnWork(self, module)
+
+    def clean_up(self) -> None:
+        """Finish what an interrupt has cut short in this thread: gradients, functions and modes become as they were."""
+        while self.working is not None:
+            self.working.restore()
+        if self.mode is not None:
+            self.mode.__exit__(None, None, None)
 
     @contextmanager
-    def again(self, module: nn.Module | None, device: torch.device) -> Iterator[None]:
-        """A call of the model's made once more, to be looked at: it leaves no gradient and draws no random number that the
-        model would miss, and what it raises is the probe's own failure."""
+    def rerun(self, module: nn.Module | None, device: torch.device) -> Iterator[None]:
+        """Repeat a call of the model in order to look at it: without gradients, and with the random state restored. An error is
+        listed as unseen."""
         try:
             with torch.no_grad(), torch.random.fork_rng([device] if device.type == "cuda" else []):
                 yield
@@ -154,12 +160,12 @@ class Session:
             self.failed(error, module)
 
     def failed(self, error: Exception, module: nn.Module | None) -> None:
-        """List what the probe was looking at as unseen, for its own error."""
+        """List the module as unseen, because the probe itself raised an error."""
         name, kind = self._subject(module)
         self.miss(FAILED.format(error=f"{type(error).__name__}: {error}"), name, kind)
 
     def miss(self, why: Text, name: str, kind: str) -> None:
-        """List a module as unseen, once for each reason, and explain every frame around it."""
+        """List a module as unseen, once for each reason."""
         self._explain()
         entry = Unseen(name, kind, why)
         if entry not in self.seen.unseen:
@@ -168,7 +174,7 @@ class Session:
     def capture(
         self, call: Call, module: nn.Module | None = None, agrees: Callable[[Problem], bool] | None = None
     ) -> bool:
-        """Add a call, if its problem gives what the model computed, as `agrees` says."""
+        """Add a call. If `agrees` says that its problem does not give what the model computed, return False instead."""
         name, kind = self._subject(module)
         problem = call.problem()
         if agrees is not None and not agrees(problem):
@@ -182,12 +188,12 @@ class Session:
         return True
 
     def mismatch(self, call: Call, module: nn.Module | None = None) -> None:
-        """List a call that does not give the model's own result again."""
+        """List a call as unseen, because it does not reproduce the model's result."""
         name, kind = self._subject(module)
         self.miss(MISMATCH.format(what=call.implementation), name, kind)
 
     def add(self, capture: Capture) -> None:
-        """Keep a capture as it is now, whatever the model writes to its tensors later."""
+        """Keep a capture as it is now, even if the model overwrites its tensors later."""
         self._explain()
         self.seen.captures.append(capture)
         kept = _Kept(self.seen, capture)
@@ -196,7 +202,7 @@ class Session:
             self.keeper.protect(tensor, kept)
 
     def withdraw(self, first: int) -> list[Capture]:
-        """Take back the captures from that one on."""
+        """Remove the captures from index `first` on, and return them."""
         taken = self.seen.captures[first:]
         del self.seen.captures[first:], self._kept[first:]
         return taken
@@ -207,32 +213,32 @@ class Session:
             frame.explained = True
 
     def _subject(self, module: nn.Module | None) -> tuple[str, str]:
-        """Name and class of the module that attends: the one given, else the innermost that is more than a softmax."""
+        """Name and class of the module that attends: the given one, or else the innermost."""
         if module is not None:
             return self.frames.name_of(module), type(module).__name__
-        frame = next((f for f in reversed(self.frames.stack) if not isinstance(f.module, nn.Softmax)), None)
+        frame = self.frames.attending
         return ("", "") if frame is None else (frame.name, frame.kind)
 
     def enter(self, module: nn.Module) -> bool:
-        """A module's forward begins; False if it is none of the probe's business."""
+        """Add a frame for a module that begins its forward. False if the probe does not follow it."""
         if self._busy or not self.here or not self.frames.belongs(module):
             return False
         self.frames.push(module)
         return True
 
     def leave(self, module: nn.Module, given: Any, result: Any) -> None:
-        """A module's forward has ended, or failed (then `result` is None)."""
+        """Remove the frame of a module that has returned, or raised (then `result` is None)."""
         if self.frames.is_idle(module):
             self.frames.stack.pop()
             return
-        with self.aside(module):
+        with self.own_work(module):
             frame = self.frames.pop(module, given, result)
             if frame is not None and result is not None:
                 self._account(frame)
                 self._inspect(frame, result)
 
     def _account(self, frame: Frame) -> None:
-        """An attention module that ended without a capture, or another reason, is unseen."""
+        """List an attention module as unseen if nothing was captured in it, for no reason that is listed already."""
         if frame.attends and not frame.explained:
             self.miss(NO_SOFTMAX, frame.name, frame.kind)
 
@@ -245,48 +251,54 @@ class Session:
             self.seen.not_finite = NotFinite(frame.name, len(self.seen.captures) - 1)
 
 
-class _Own:
-    """See `Session.aside`. A class, not a generator: it is entered for every module and every function of interest."""
+class _OwnWork:
+    """See `Session.own_work`. It is a class because a generator would be slower, and it is entered very often."""
 
-    __slots__ = ("_function", "_gradients", "_module", "_session")
+    __slots__ = ("_functions", "_gradients", "_module", "_outer", "_session")
 
     def __init__(self, session: Session, module: nn.Module | None) -> None:
-        self._session, self._module = session, module
+        self._session, self._module, self._outer = session, module, session.working
+        self._gradients = torch.is_grad_enabled()
+        self._functions = None if torch._C._is_torch_function_all_disabled() else torch._C.DisableTorchFunction()
 
     def __enter__(self) -> None:
-        _aside.depth += 1
-        self._gradients = torch.is_grad_enabled()
+        self._session.working = self
         torch._C._set_grad_enabled(False)
-        self._function = torch._C.DisableTorchFunction()
-        self._function.__enter__()
+        if self._functions is not None:
+            self._functions.__enter__()
 
     def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> bool:
-        self._function.__exit__(None, None, None)
-        torch._C._set_grad_enabled(self._gradients)
         try:
             if isinstance(error, Exception):
                 self._session.failed(error, self._module)
                 return True
             return False
         finally:
-            _aside.depth -= 1
+            self.restore()
+
+    def restore(self) -> None:
+        """Undo `__enter__`, even if an interrupt came in the middle of it."""
+        if self._functions is not None:
+            self._functions.__exit__(None, None, None)
+        torch._C._set_grad_enabled(self._gradients)
+        self._session.working = self._outer
 
 
 @dataclass(eq=False)
 class _Kept:
-    """A capture's tensors, each copied before the model writes over it."""
+    """Copies the tensors of a capture before the model overwrites them."""
 
     seen: Seen
     capture: Capture
 
     def tensors(self) -> list[Tensor]:
-        """All that the capture refers to."""
+        """The tensors that the capture refers to."""
         problem = self.capture.problem
         everything = (problem.q, problem.k, problem.bias, problem.visibility.mask, self.capture.sink)
         return [tensor for tensor in everything if tensor is not None]
 
     def take_copy(self, storage: int) -> None:
-        """Called before the model writes to that memory."""
+        """Replace the capture by one with copies of the tensors in that memory."""
 
         def own(tensor: Tensor | None) -> Any:
             return tensor.clone() if tensor is not None and storage_of(tensor) == storage else tensor

@@ -80,10 +80,10 @@ def known(given: typing.Iterable[str], names: typing.Iterable[str], where: str =
     for name in given:
         if name in names:
             continue
-        near = get_close_matches(str(name), names, n=1, cutoff=0.5)
+        near = get_close_matches(name[:100], names, n=1, cutoff=0.5)
         hint = Text("a known key (did you mean {near}?)", "已知的键（是否要用 {near}？）").format(near="".join(near))
         among = Text("one of {names}", "{names} 之一").format(names=", ".join(names))
-        raise ArgumentError(f"{where}.{name}".lstrip("."), hint if near else among, got=short(name))
+        raise ArgumentError(f"{where}.{name[:100]}".lstrip("."), hint if near else among, got=short(name))
 
 
 def one_of(where: str, given: object, choices: typing.Iterable[str], *, when: Text | None = None) -> None:
@@ -91,7 +91,7 @@ def one_of(where: str, given: object, choices: typing.Iterable[str], *, when: Te
     choices = list(choices)
     if given in choices:
         return
-    near = get_close_matches(str(given), choices, n=1)
+    near = get_close_matches(given[:100], choices, n=1) if isinstance(given, str) else []
     hint = Text(" (did you mean {near}?)", "（是否要用 {near}？）").format(near=near[0]) if near else Text("", "")
     expected = Text("{choices}{hint}{when}", "{choices}{hint}{when}")
     raise ArgumentError(
@@ -144,4 +144,6 @@ def _value(kind: Any, data: Any, where: str, *, strict: bool) -> Any:
 def _fits(kind: Any, data: Any) -> bool:
     if kind is float:
         return type(data) in (int, float) and abs(data) <= sys.float_info.max
+    if type(data) is str and not data.isascii() and data != data.encode(errors="ignore").decode():
+        return False  # half of a surrogate pair, which cannot be written
     return kind is Any or (type(data) is kind and (kind is not int or abs(data) <= LARGEST))

@@ -80,6 +80,9 @@ class QKNorm(Rule):
             if list(gain.shape) not in shapes:
                 expected = Text("a tensor of shape {shape}", "形状为 {shape} 的张量")
                 raise ArgumentError(argument, expected.format(shape=" / ".join(map(str, shapes))), got=list(gain.shape))
+            if gain.device != x.device:
+                expected = Text("a tensor on {device}", "{device} 上的张量").format(device=x.device)
+                raise ArgumentError(argument, expected, got=gain.device)
             rows = rows * gain.to(rows.dtype)
         return rows.reshape(x.shape[0], -1, heads, dim).transpose(1, 2).to(x.dtype)
 

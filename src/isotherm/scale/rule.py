@@ -11,13 +11,13 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, fields
 from enum import Enum
-from math import isfinite
+from sys import float_info
 from typing import ClassVar, TypeVar
 
 import torch
 from torch import Tensor
 
-from isotherm.errors import ArgumentError
+from isotherm.errors import ArgumentError, shown
 from isotherm.language import Text
 
 T = TypeVar("T")
@@ -256,15 +256,15 @@ def value(rule: Rule, head_dim: int, keys: int, heads: int = 1) -> float | None:
 
 def positive(argument: str, value: object) -> float:
     """Return the value if it is a finite number above zero, else raise an `ArgumentError`."""
-    if not (isinstance(value, (int, float)) and 0 < value < float("inf")):
-        raise ArgumentError(argument, Text("a finite number above 0", "大于 0 的有限数"), got=repr(value))
+    if not (isinstance(value, (int, float)) and 0 < value <= float_info.max):
+        raise ArgumentError(argument, Text("a finite number above 0", "大于 0 的有限数"), got=shown(value))
     return value
 
 
 def finite(argument: str, value: object) -> float:
     """Return the value if it is a finite number, else raise an `ArgumentError`."""
-    if not (isinstance(value, (int, float)) and isfinite(value)):
-        raise ArgumentError(argument, Text("a finite number", "有限数"), got=repr(value))
+    if not (isinstance(value, (int, float)) and abs(value) <= float_info.max):
+        raise ArgumentError(argument, Text("a finite number", "有限数"), got=shown(value))
     return value
 
 

@@ -114,10 +114,14 @@ def _read(path: Path) -> Checkpoint:
             path.name, Text("this checkpoint is damaged (its sha256 differs)", "这个检查点已损坏（sha256 不符）")
         )
     try:
+        from safetensors import SafetensorError
         from safetensors.torch import load_file
     except ImportError as error:
         raise missing("safetensors") from error
-    return Checkpoint(manifest.step, load_file(path), manifest.notes)
+    try:
+        return Checkpoint(manifest.step, load_file(path), manifest.notes)
+    except SafetensorError as error:
+        raise InputError(path.name, Text("not a safetensors file", "不是 safetensors 文件")) from error
 
 
 def _read_manifest(path: Path) -> _Manifest:

@@ -168,6 +168,7 @@ class Learner:
                 if saved is None:
                     continue
                 on_weight = kind != "step" or self.optimizer.defaults["fused"]
+                _check_shape(f"optimizer.{kind}.{name}", saved, [1] if kind == "step" else list(weight.shape))
                 saved = saved.reshape(()) if kind == "step" else saved
                 self.optimizer.state[weight][kind] = saved.to(weight.device if on_weight else "cpu", copy=True)
         if self.scaler.is_enabled() and "scaler" in tensors:
@@ -180,14 +181,18 @@ def restore_model(model: nn.Module, tensors: Mapping[str, Tensor]) -> None:
     """Put the weights and buffers of a checkpoint into a model; shapes must agree."""
     for name, tensor in _held(model):
         saved = tensors.get(f"model.{name}")
-        if saved is None or saved.shape != tensor.shape:
-            got = Text("nothing", "无") if saved is None else list(saved.shape)
-            why = Text(
-                "the checkpoint is of another model: {name} should have shape {shape}, it has {got}",
-                "检查点属于另一个模型：{name} 的形状应为 {shape}，实为 {got}",
-            )
-            raise IsothermError(why.format(name=name, shape=list(tensor.shape), got=got))
-        tensor.copy_(saved)
+        tensor.copy_(_check_shape(name, saved, list(tensor.shape)))
+
+
+def _check_shape(name: str, saved: Tensor | None, shape: list[int]) -> Tensor:
+    if saved is not None and list(saved.shape) == shape:
+        return saved
+    why = Text(
+        "the checkpoint is of another model: {name} should have shape {shape}, it has {got}",
+        "检查点属于另一个模型：{name} 的形状应为 {shape}，实为 {got}",
+    )
+    got = Text("nothing", "无") if saved is None else list(saved.shape)
+    raise IsothermError(why.format(name=name, shape=shape, got=got))
 
 
 def _held(model: nn.Module) -> Iterator[tuple[str, Tensor]]:

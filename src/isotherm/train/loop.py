@@ -21,15 +21,20 @@ from isotherm.language import Text
 from isotherm.report.files import write_atomically
 from isotherm.train import checkpoint as checkpoints
 from isotherm.train.checkpoint import Checkpoint, Notes
-from isotherm.train.config import PARALLEL, TASKS, Config, parameters
+from isotherm.train.config import PARALLEL, TASKS, Config
 from isotherm.train.evaluate import gates, held_out_loss, score, translate
 from isotherm.train.feeds import TrainingData, load_training_data
 from isotherm.train.interrupt import Interrupt
 from isotherm.train.learner import Learner, rate
-from isotherm.train.processes import Processes, join, using_threads
+from isotherm.train.processes import Processes, join, using_threads, within_memory
 from isotherm.train.progress import Reporter
 from isotherm.train.run_folder import RunFolder
 from isotherm.train.vocabulary import Vocabulary, missing
+
+TOO_LARGE = Text(
+    "the run does not fit the memory of {device}: make [model], data.length or run.batch_tokens smaller",
+    "{device} 的内存容不下这次训练：请缩小 [model]、data.length 或 run.batch_tokens",
+)
 
 
 @dataclass(frozen=True)
@@ -57,25 +62,13 @@ def train(config: Config, path: Path, *, resume: bool = False, title: str = "", 
             fed = load_training_data(config, vocabulary)
             if processes.first and fed.vocabulary is not None and vocabulary is None:
                 write_atomically(folder.tokenizer, fed.vocabulary.to_json())
-        learner = _make_learner(config, fed, processes)
-        size = sum(weight.numel() for weight in learner.model.parameters())
-        told = Text("{about}; {size:,} parameters", "{about}；{size:,} 个参数")
-        reporter.say(told.format(about=fed.about, size=size))
-        return Loop(config, folder, fed, learner, reporter).run(last)
-
-
-def _make_learner(config: Config, fed: TrainingData, processes: Processes) -> Learner:
-    try:
-        with named(rule="model.rule"):
-            return Learner(config, fed.size, processes)
-    except (MemoryError, RuntimeError) as error:
-        if "memory" not in str(error).lower():
-            raise
-        why = Text(
-            "a model of about {n:.0e} parameters does not fit the memory of {device}; make [model] smaller",
-            "约 {n:.0e} 个参数的模型放不进 {device} 的内存；请缩小 [model]",
-        )
-        raise IsothermError(why.format(n=parameters(config.model, fed.size), device=processes.device)) from error
+        with within_memory(TOO_LARGE.format(device=processes.device)):
+            with named(rule="model.rule"):
+                learner = Learner(config, fed.size, processes)
+            size = sum(weight.numel() for weight in learner.model.parameters())
+            told = Text("{about}; {size:,} parameters", "{about}；{size:,} 个参数")
+            reporter.say(told.format(about=fed.about, size=size))
+            return Loop(config, folder, fed, learner, reporter).run(last)
 
 
 def _check_packages(config: Config) -> None:

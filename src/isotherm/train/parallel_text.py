@@ -1,6 +1,5 @@
 """Parallel text: sentences and their translations, from two files, a table or JSON lines."""
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from hashlib import sha256
@@ -8,6 +7,7 @@ from pathlib import Path
 
 from isotherm.errors import InputError
 from isotherm.language import Text
+from isotherm.record.files import parse_json
 from isotherm.train.text_files import lines
 
 
@@ -63,12 +63,8 @@ def from_jsonl(path: str | Path, columns: Sequence[str] = ()) -> list[Pair]:
     for number, line in enumerate(lines(path), 1):
         if not line.strip():
             continue
-        try:
-            found = json.loads(line)
-        except ValueError as error:
-            raise InputError(
-                path, Text("line {number}: not JSON", "第 {number} 行：不是 JSON").format(number=number)
-            ) from error
+        place = Text("{path}: line {number}", "{path}：第 {number} 行").format(path=path, number=number)
+        found = parse_json(place, line.encode())
         for name in (first, second):
             if not isinstance(found, dict) or not isinstance(found.get(name), str):
                 why = Text(

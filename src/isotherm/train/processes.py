@@ -92,6 +92,19 @@ def using_threads(count: int) -> Iterator[None]:
         torch.set_num_threads(before)
 
 
+@contextmanager
+def within_memory(why: Text) -> Iterator[None]:
+    """Say `why` if the block needs more memory than there is. PyTorch raises a `RuntimeError` of many wordings."""
+    try:
+        yield
+    except IsothermError:
+        raise
+    except (MemoryError, RuntimeError) as error:
+        if isinstance(error, RuntimeError) and "memory" not in str(error).lower():
+            raise
+        raise IsothermError(why) from error
+
+
 def pick(device: str, local_rank: int = 0, *, argument: str = "run.device", here: bool = True) -> torch.device:
     """The device a person named: `auto` is the best there is, and each process on a machine takes its own CUDA device.
 

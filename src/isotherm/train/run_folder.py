@@ -124,7 +124,7 @@ class RunFolder:
         found = []
         lines = read_bytes(self.metrics).rstrip(b"\0\n").split(b"\n") if self.metrics.exists() else []
         for number, line in enumerate(lines, 1):
-            name = f"{self.metrics}: " + str(Text("line {n}", "第 {n} 行").format(n=number))
+            name = Text("{path}: line {n}", "{path}：第 {n} 行").format(path=self.metrics, n=number)
             try:
                 plain = parse_json(name, line)
             except InputError:

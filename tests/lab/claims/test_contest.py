@@ -145,7 +145,7 @@ WRONG = {
     "torn": (lambda sweep: "{", "not JSON"),
     "a list": (lambda sweep: "[]", "not a sweep's record; isotherm sweep writes one, sweep.json"),
     "other": (lambda sweep: '{"schema": "isotherm.check/1"}', "not a sweep's record"),
-    "a field gone": (lambda sweep: json.dumps({"schema": SWEEP_SCHEMA}), r"\.title: expected a value"),
+    "a field gone": (lambda sweep: json.dumps({"schema": SWEEP_SCHEMA}), "title: expected a value"),
     "no recurrent model": (
         lambda sweep: json.dumps(to_plain(replace(sweep, outcomes=()))),
         "no recurrent model in this sweep",

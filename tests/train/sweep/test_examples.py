@@ -8,6 +8,7 @@ import torch
 
 from isotherm.errors import ArgumentError, InputError
 from isotherm.record.sweep import Trial
+from isotherm.train.sweep import prepared_corpus
 from isotherm.train.sweep.examples import corpora_of, padded, source_of
 from isotherm.train.sweep.prepared_corpus import fingerprint, prepare, prepared_path, read_corpus
 from isotherm.train.tasks import QUESTIONS, VALUES, lookup
@@ -117,6 +118,47 @@ def test_a_corpus_that_cannot_be_used_says_why(folder, name, task, size, complai
     prepare(folder / "text.txt", "text", 300).rename(folder / "ready.npz")
     with pytest.raises((InputError, ArgumentError), match=complaint):
         read_corpus(name, task, size, folder)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"ends0": np.array([2, 9])},
+        {"ends0": np.array([3, 2, 5])},
+        {"ends0": np.array([-1, 5])},
+        {"ends0": np.array([2.0, 5.0])},
+        {"ids0": np.array([5, 6, 7, 8, 300], np.uint16)},
+        {"ids0": np.array([[5, 6, 7, 8, 9]], np.uint16)},
+        {"ids0": np.array([5, 6, 7, 8, 9], np.int64)},
+        {"learned": 3},
+        {"learned": -1},
+        {"learned": np.array([1, 2])},
+        {"vocabulary": "many"},
+        {"ids1": np.zeros(10**6, np.uint16), "ends1": np.array([10**6])},
+    ],
+    ids=[
+        "beyond",
+        "back",
+        "negative",
+        "fractions",
+        "word",
+        "matrix",
+        "wide",
+        "more",
+        "fewer",
+        "several",
+        "text",
+        "bomb",
+    ],
+)
+def test_a_made_up_corpus_is_refused(tmp_path, monkeypatch, changes):
+    monkeypatch.setattr(prepared_corpus, "LARGEST_FILE", 10**6)
+    good = {"ids0": np.array([5, 6, 7, 8, 9], np.uint16), "ends0": np.array([2, 5]), "learned": 1, "vocabulary": 300}
+    np.savez_compressed(tmp_path / "x.npz", digest="0" * 12, **good)
+    assert read_corpus("x.npz", "text", 300, tmp_path).learned == 1
+    np.savez_compressed(tmp_path / "x.npz", digest="0" * 12, **good | changes)
+    with pytest.raises(InputError, match=r"x\.npz: not a prepared corpus"):
+        read_corpus("x.npz", "text", 300, tmp_path)
 
 
 def test_padding_by_hand():

@@ -45,6 +45,9 @@ def test_a_trial_survives_json():
         ({"task": "text", "corpus": "a.txt"}, "model: expected decoder"),
         ({"model": "recurrent", "rule": "dot", "init": 0.5}, "init: expected 1"),
         ({"test_lengths": (0,)}, "test_lengths"),
+        ({"width": 2**17, "layers": 1024}, "width, heads, layers: expected fewer than"),
+        ({"steps": True}, "steps: expected a whole number, got True"),
+        ({"layers": 10**20}, "layers: expected 1 to 1024"),
     ],
 )
 def test_a_trial_that_cannot_be_run_is_refused(changes, complaint):

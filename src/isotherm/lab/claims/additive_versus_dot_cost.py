@@ -19,7 +19,7 @@ from isotherm.language import Text
 from isotherm.record import Erratum, Figure, Line, Measured, Step
 
 
-class Cost(NamedTuple):
+class ScoreCosts(NamedTuple):
     """Operation counts of both scores for n queries and n keys of d dimensions."""
 
     n: int
@@ -49,7 +49,7 @@ def experiment(setting: Setting) -> Result:
     )
 
 
-def _ratio(cost: Cost) -> float:
+def _ratio(cost: ScoreCosts) -> float:
     return cost.additive.written / cost.dot.written
 
 
@@ -71,16 +71,16 @@ def _attend(dot: ops.Multiplicative, states: Tensor) -> Tensor:
 
 
 @torch.no_grad()
-def _count(setting: Setting, n: int, d: int) -> Cost:
+def _count(setting: Setting, n: int, d: int) -> ScoreCosts:
     states, additive, dot = _states(setting, n, d)
     with Tally() as first:
         additive(states, states)
     with Tally() as second:
         _attend(dot, states)
-    return Cost(n, d, first, second)
+    return ScoreCosts(n, d, first, second)
 
 
-def _measured(cost: Cost, same: bool, hidden: bool, more: bool, growth: float) -> tuple[Measured, ...]:
+def _measured(cost: ScoreCosts, same: bool, hidden: bool, more: bool, growth: float) -> tuple[Measured, ...]:
     n, d, additive, dot = cost
     sums = 2 * n * d * d + 2 * n * n * d
     counted = (
@@ -97,7 +97,7 @@ def _measured(cost: Cost, same: bool, hidden: bool, more: bool, growth: float) -
     return (*counted, Measured(GROWTH, growth, holds=growth > 0))
 
 
-def _figure(costs: list[Cost], setting: Setting) -> Figure:
+def _figure(costs: list[ScoreCosts], setting: Setting) -> Figure:
     lines = []
     for n in setting["lengths"]:
         at_n = [cost for cost in costs if cost.n == n]

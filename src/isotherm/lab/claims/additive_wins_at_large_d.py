@@ -42,7 +42,7 @@ def experiment(setting: Setting) -> Result:
     )
 
 
-def _lead(entries: dict[contest.Key, contest.Entry], start: str, d: int) -> list[float]:
+def _lead(entries: dict[contest.Key, contest.Contender], start: str, d: int) -> list[float]:
     return contest.lead(entries, ("multiplicative", d, start), ("additive", d, start))
 
 
@@ -50,7 +50,7 @@ Leads = dict[tuple[str, int], list[float]]
 
 
 def _measured(
-    entries: dict[contest.Key, contest.Entry], leads: Leads, holds: dict[tuple[str, int], bool]
+    entries: dict[contest.Key, contest.Contender], leads: Leads, holds: dict[tuple[str, int], bool]
 ) -> tuple[Measured, ...]:
     numbers = []
     for (start, d), values in leads.items():

@@ -7,7 +7,7 @@ from torch import Tensor
 from isotherm import scale
 from isotherm.lab.claim import Claim, Result, Setting, at_most, conclude
 from isotherm.lab.departures import DEPARTURES
-from isotherm.lab.dots import DISTRIBUTIONS, DotMoments, Plan, independent, moments, multiplier, normal
+from isotherm.lab.dots import DISTRIBUTIONS, BlockPlan, DotMoments, independent, moments, multiplier, normal
 from isotherm.lab.figures import D, curve, figure, level, predicted
 from isotherm.lab.interval import groups, interval, line_over_seeds, over_seeds
 from isotherm.lab.mathml import equation, row, sub, sup, total
@@ -26,7 +26,7 @@ def experiment(setting: Setting) -> Result:
     found: dict[tuple[int, int], DotMoments] = {}
     for i, components in enumerate(DISTRIBUTIONS):
         for d in dimensions:
-            plan = Plan(d, setting["components"])
+            plan = BlockPlan(d, setting["components"])
             found[i, d] = moments(setting, plan, independent(components.draw), scale.NoScale(), i, d)
             setting.progress(0.8 * len(found) / (len(DISTRIBUTIONS) * len(dimensions)))
     numbers = [_cell(i, d, found[i, d]) for i, d in found]

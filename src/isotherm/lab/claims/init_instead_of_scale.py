@@ -40,7 +40,7 @@ FORMS = {
 
 
 @dataclass
-class Run:
+class TrainingRun:
     """What one training did, each [steps + 1][seeds]: logit spread and loss; the logits at the start; the first step taken."""
 
     spread: list[list[float]]
@@ -51,13 +51,13 @@ class Run:
 
 Key = tuple[str, str, bool]
 """Form, optimiser, and whether the learning rate is corrected."""
-Runs = dict[Key, Run]
+TrainingRuns = dict[Key, TrainingRun]
 
 
 def experiment(setting: Setting) -> Result:
     """Train each form with each optimiser, at one learning rate and at the rate corrected for its initialisation."""
     d = setting["dimension"]
-    runs: Runs = {}
+    runs: TrainingRuns = {}
     plan = [
         (form, optimiser, corrected) for optimiser in ("sgd", "adam") for form in FORMS for corrected in (False, True)
     ]
@@ -91,7 +91,7 @@ def factor(form: Form, optimiser: str, side: str, d: int) -> float:
     return float(d ** (-2 * power if optimiser == "sgd" else -power))
 
 
-def _train(setting: Setting, form: Form, optimiser: str, corrected: bool) -> Run:
+def _train(setting: Setting, form: Form, optimiser: str, corrected: bool) -> TrainingRun:
     d, width = setting["dimension"], setting["width"]
     generators = setting.generators(1)
     sides = ("query", "key")
@@ -100,7 +100,7 @@ def _train(setting: Setting, form: Form, optimiser: str, corrected: bool) -> Run
     rates = {side: setting[optimiser] / (factor(form, optimiser, side, d) if corrected else 1.0) for side in sides}
     step = _sgd if optimiser == "sgd" else _adam
     memory: dict[str, Tensor] = {}
-    run = Run([], [], torch.empty(0), torch.empty(0))
+    run = TrainingRun([], [], torch.empty(0), torch.empty(0))
     for number in range(setting["steps"] + 1):
         losses, logits = _loss(setting, generators, weights, form.rule)
         run.spread.append(logits.std(-1).mean(-1).tolist())
@@ -148,7 +148,7 @@ def _relative(a: Tensor, b: Tensor) -> float:
     return ((a - b).abs().max() / b.abs().max()).item()
 
 
-def _apart(run: Run, reference: Run) -> list[float]:
+def _apart(run: TrainingRun, reference: TrainingRun) -> list[float]:
     """Largest relative difference of the spreads along the way, for each seed."""
     pairs = [zip(a, b, strict=True) for a, b in zip(run.spread, reference.spread, strict=True)]
     return [max(step) for step in zip(*([abs(a / b - 1) for a, b in pair] for pair in pairs), strict=True)]
@@ -156,7 +156,7 @@ def _apart(run: Run, reference: Run) -> list[float]:
 
 def _measured(
     setting: Setting,
-    runs: Runs,
+    runs: TrainingRuns,
     start: dict[Key, float],
     later: dict[Key, list[float]],
     equal: bool,
@@ -184,7 +184,7 @@ def _measured(
     return tuple(numbers)
 
 
-def _figure(setting: Setting, runs: Runs, optimiser: str) -> Figure:
+def _figure(setting: Setting, runs: TrainingRuns, optimiser: str) -> Figure:
     every = max(1, setting["steps"] // 40)
     x = range(0, setting["steps"] + 1, every)
     lines = [line_over_seeds(NAMES[form], x, [runs[form, optimiser, False].spread[i] for i in x]) for form in FORMS]
@@ -200,7 +200,7 @@ def _figure(setting: Setting, runs: Runs, optimiser: str) -> Figure:
     return figure(f"init-{optimiser}", caption, TRAINING_STEP, y, lines)
 
 
-def _sentence(setting: Setting, runs: Runs, start: dict[Key, float]) -> Text:
+def _sentence(setting: Setting, runs: TrainingRuns, start: dict[Key, float]) -> Text:
     spread, query = (numeral(interval(runs[form, "adam", False].spread[-1]).mean) for form in ("scale", "query"))
     apart, factor_of = numeral(max(start.values()), 1), numeral(sqrt(setting["dimension"]))
     return Text(

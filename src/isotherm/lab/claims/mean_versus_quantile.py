@@ -10,7 +10,7 @@ from isotherm import scale, theory
 from isotherm.lab.claim import Claim, Result, Setting, conclude
 from isotherm.lab.dots import logits, normal
 from isotherm.lab.figures import MEAN, QUANTILES, D, figure, predicted
-from isotherm.lab.interval import Interval, geometric, interval, line_over_seeds, over_seeds, power, powers
+from isotherm.lab.interval import MeanInterval, geometric, interval, line_over_seeds, over_seeds, power, powers
 from isotherm.lab.mathml import equation, frac, root, row, sup
 from isotherm.lab.numerals import numeral
 from isotherm.language import Text
@@ -53,7 +53,7 @@ def experiment(setting: Setting) -> Result:
     )
 
 
-def _fallen(setting: Setting, name: str, fall: Interval, gone: bool) -> Measured:
+def _fallen(setting: Setting, name: str, fall: MeanInterval, gone: bool) -> Measured:
     first, last = setting["dimensions"][0], setting["dimensions"][-1]
     expected = _predicted(setting, name, first) / _predicted(setting, name, last) if name == "mean" else None
     return Measured(
@@ -85,7 +85,7 @@ def _gates(setting: Setting, d: int, generator: torch.Generator) -> dict[str, Te
     return {name: RowStats.from_logits(logits(q, k, rule)).jacobian_trace for name, rule in RULES.items()}
 
 
-def _fall(table: dict[int, list[float]], first: int, last: int) -> Interval:
+def _fall(table: dict[int, list[float]], first: int, last: int) -> MeanInterval:
     """By what factor a number falls from the first to the last d, over seeds (draws at the two are independent)."""
     return geometric([before / after for before, after in zip(table[first], table[last], strict=True)])
 

@@ -37,7 +37,7 @@ def experiment(setting: Setting) -> Result:
 
 
 def _measured(
-    entries: dict[contest.Key, contest.Entry],
+    entries: dict[contest.Key, contest.Contender],
     behind: dict[int, list[float]],
     keeps_up: dict[int, bool],
     gained: list[float],

@@ -6,7 +6,7 @@ import torch
 
 from isotherm import scale, theory
 from isotherm.lab.claim import Claim, Result, Setting, conclude
-from isotherm.lab.dots import Plan, independent, moments, multiplier, normal, row_stats
+from isotherm.lab.dots import BlockPlan, independent, moments, multiplier, normal, row_stats
 from isotherm.lab.figures import D, figure, predicted
 from isotherm.lab.interval import groups, interval, line_over_seeds, over_seeds, powers
 from isotherm.lab.mathml import equation, frac, root, row, sup
@@ -33,7 +33,7 @@ def experiment(setting: Setting) -> Result:
     """The variance of q·k/d^a for each a and d, what the softmax makes of it, and what correlation changes."""
     table: Table = {a: {} for a in setting["powers"]}
     for i, d in enumerate(setting["dimensions"]):
-        plan = Plan(d, setting["components"])
+        plan = BlockPlan(d, setting["components"])
         plain = moments(setting, plan, independent(normal), scale.NoScale(), d).variance
         for a in setting["powers"]:
             factor = multiplier(rule_of(a), d, plan.block)

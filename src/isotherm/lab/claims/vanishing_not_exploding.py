@@ -32,7 +32,7 @@ GROWTH = 2.0
 
 
 @dataclass(frozen=True)
-class Gradients:
+class LayerGradients:
     """Gradients in many layers at one scale: of rows [layers, n] at the logits and at q, and of each weight [layers]."""
 
     through: Tensor
@@ -86,7 +86,7 @@ def experiment(setting: Setting) -> Result:
     )
 
 
-def layer(setting: Setting, d: int, factor: float) -> Gradients:
+def layer(setting: Setting, d: int, factor: float) -> LayerGradients:
     """Self-attention on unit-variance inputs and a squared loss, its scale `factor`/√d; every factor sees the same draws."""
     n, width = setting["n"], setting["width"]
     generator = setting.generator(d)
@@ -99,10 +99,10 @@ def layer(setting: Setting, d: int, factor: float) -> Gradients:
     at_p, at_s, at_q, *at_weights = torch.autograd.grad(loss, (p, s, q, *weights))
     size = at_s.norm(dim=-1)
     of_weights = (at.flatten(1).norm(dim=-1) for at in at_weights)
-    return Gradients(size / at_p.norm(dim=-1), size, at_q.norm(dim=-1), *of_weights)
+    return LayerGradients(size / at_p.norm(dim=-1), size, at_q.norm(dim=-1), *of_weights)
 
 
-Sweep = dict[float, Gradients]
+Sweep = dict[float, LayerGradients]
 
 
 def _powers(sweep: Sweep) -> list[Measured]:

@@ -4,7 +4,7 @@ from math import sqrt
 
 from isotherm import scale, theory
 from isotherm.lab.claim import Claim, Result, Setting, all_hold, conclude
-from isotherm.lab.dots import Plan, independent, moments, normal
+from isotherm.lab.dots import BlockPlan, independent, moments, normal
 from isotherm.lab.figures import D, curve, figure, predicted
 from isotherm.lab.interval import interval, line_over_seeds, over_seeds, powers
 from isotherm.lab.mathml import equation, root, row
@@ -19,7 +19,7 @@ def experiment(setting: Setting) -> Result:
     """Variance and standard deviation of unscaled q·k against √d, and the power of d each follows."""
     dimensions, plans = setting["dimensions"], {}
     for i, d in enumerate(dimensions):
-        plan = Plan(d, setting["components"])
+        plan = BlockPlan(d, setting["components"])
         plans[d] = moments(setting, plan, independent(normal), scale.NoScale(), d).variance
         setting.progress((i + 1) / len(dimensions))
     seeds = min(len(values) for values in plans.values())

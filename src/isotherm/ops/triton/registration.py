@@ -8,6 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from isotherm.ops import derivatives
+from isotherm.ops.problem import Problem, Visibility
 from isotherm.ops.triton import attention_call, backward, fast, several_scales
 from isotherm.ops.triton.attention_call import AttentionCall
 from isotherm.ops.triton.fields import Fields
@@ -114,10 +116,18 @@ def _backward(ctx: Any, d_output: Tensor | None, d_lse: Tensor | None, *_: Any) 
         return (None,) * 11
     wants_bias = bias is not None and ctx.needs_input_grad[5]
     d_out = torch.zeros_like(out) if d_output is None else d_output
-    d_q, d_k, d_v, d_bias = torch.ops.isotherm.attend_backward(
-        q, k, v, positions, mask, bias, *ctx.numbers, out, lse, d_out, d_lse, wants_bias
-    )
-    return d_q, d_k, d_v, None, None, d_bias if wants_bias else None, None, None, None, None, None
+    causal, window, scale, softcap = ctx.numbers
+    visibility = Visibility(positions, k.shape[2], causal, window or None, mask)
+    problem = Problem(q, k, v, visibility, scale, bias, softcap or None)
+
+    def first() -> tuple[Tensor | None, ...]:
+        *gradients, d_bias = torch.ops.isotherm.attend_backward(
+            q, k, v, positions, mask, bias, *ctx.numbers, out, lse, d_out, d_lse, wants_bias
+        )
+        return *gradients, d_bias if wants_bias else None
+
+    d_q, d_k, d_v, d_bias = derivatives.backward(problem, d_out, d_lse, first)
+    return d_q, d_k, d_v, None, None, d_bias, None, None, None, None, None
 
 
 attend_op.register_autograd(_backward, setup_context=_setup)

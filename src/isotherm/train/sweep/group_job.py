@@ -3,12 +3,10 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-import torch
-
 from isotherm.errors import IsothermError
 from isotherm.language import Text
 from isotherm.record.sweep import Trial, TrialOutcome
-from isotherm.train.processes import using_threads
+from isotherm.train.processes import using_threads, within_memory
 from isotherm.train.sweep.examples import Corpora
 from isotherm.train.sweep.group_training import Tick, train_group
 
@@ -30,16 +28,15 @@ class Job:
 
 def work(group: Group, job: Job, tick: Tick = lambda _steps: None) -> list[TrialOutcome] | Text:
     """Train a group. An `IsothermError` is returned as its sentence, since exceptions do not pickle well."""
+    too_large = Text(
+        "{n} models of width {width} do not fit the device's memory together; try a smaller --together",
+        "{n} 个宽度为 {width} 的模型无法同时放入设备内存；请减小 --together",
+    ).format(n=len(group), width=group[0].width)
     try:
-        with using_threads(job.threads):
+        with using_threads(job.threads), within_memory(too_large):
             return train_group(group, device=job.device, precision=job.precision, corpora=job.corpora, progress=tick)
     except IsothermError as error:
         return error.text
-    except torch.OutOfMemoryError:
-        return Text(
-            "{n} models of width {width} do not fit the device's memory together; try a smaller --together",
-            "{n} 个宽度为 {width} 的模型无法同时放入设备内存；请减小 --together",
-        ).format(n=len(group), width=group[0].width)
 
 
 def unwrap(answer: list[TrialOutcome] | Text) -> list[TrialOutcome]:

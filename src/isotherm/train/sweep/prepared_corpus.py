@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from isotherm.errors import ArgumentError, InputError
 from isotherm.language import Text
-from isotherm.record.files import read_bytes
+from isotherm.record.files import LARGEST_FILE, read_bytes
 from isotherm.train.parallel_text import from_tsv, split
 from isotherm.train.text_files import lines
 from isotherm.train.vocabulary import Vocabulary
@@ -125,11 +125,30 @@ def _save(path: Path, arrays: dict[str, Any]) -> None:
     path.chmod(0o644)
 
 
+def _is_whole(side: Side, corpus: PreparedCorpus) -> bool:
+    """Whether the sentences lie within the ids, the ids within the vocabulary, and those learned from within the sentences."""
+    ids, ends = side.ids, side.ends
+    typed = ids.dtype == np.uint16 and ids.ndim == ends.ndim == 1 and ends.dtype.kind == "i" and len(ends) > 0
+    return bool(
+        typed
+        and ends[0] >= 0
+        and (np.diff(ends) >= 0).all()
+        and ends[-1] == len(ids)
+        and (ids < corpus.vocabulary).all()
+        and 0 <= corpus.learned <= len(ends)
+    )
+
+
 def _load(path: Path) -> PreparedCorpus:
     try:
         with path.open("rb") as file, np.load(file, allow_pickle=False) as found:
+            if sum(entry.file_size for entry in found.zip.infolist()) > LARGEST_FILE:
+                raise ValueError("too large")
             sides = tuple(Side(found[f"ids{i}"], found[f"ends{i}"]) for i in range(2) if f"ids{i}" in found)
-            return PreparedCorpus(sides, int(found["learned"]), int(found["vocabulary"]), str(found["digest"]))
+            corpus = PreparedCorpus(sides, int(found["learned"]), int(found["vocabulary"]), str(found["digest"]))
+            if not all(_is_whole(side, corpus) for side in sides):
+                raise ValueError("made up")
+            return corpus
     except FileNotFoundError:
         raise InputError(path, Text("there is no such file", "没有这个文件")) from None
     except DAMAGE:

@@ -10,6 +10,7 @@ from isotherm.models.recurrent import ScoreKind
 from isotherm.record.plain import from_plain, one_of
 from isotherm.record.sweep import Trial
 from isotherm.scale import parse
+from isotherm.train.config import MOST_PARAMETERS
 
 TASKS = ("copy", "reverse", "recall", "align", "lookup", "translation", "text")
 FROM_CORPUS = ("translation", "text")
@@ -27,6 +28,10 @@ def check(trial: Trial) -> Trial:
     else:
         with named(scale="rule"):
             parse(trial.rule)
+    rough = trial.layers * 16 * trial.width * max(trial.width, trial.heads * trial.d) + trial.vocabulary * trial.width
+    if rough > MOST_PARAMETERS:
+        most = Text("fewer than {n:.0e} parameters in all", "参数总数少于 {n:.0e}").format(n=MOST_PARAMETERS)
+        raise ArgumentError("width, heads, layers", most, got=f"{rough:.0e}")
     if trial.model != "recurrent" and trial.head_dim is None and trial.width % trial.heads:
         raise ArgumentError("width", Text("a multiple of heads", "heads 的倍数"), got=trial.width)
     if trial.model == "recurrent" and trial.rule == "dot" and trial.init != 1:
