@@ -114,14 +114,14 @@ def _replace(target: Path, data: bytes) -> None:
         number = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
         try:
             _write(number, data)
-            with suppress(FileNotFoundError):
-                old = target.stat()
-                with suppress(PermissionError):
-                    os.fchown(number, old.st_uid, old.st_gid)
-                os.fchmod(number, stat.S_IMODE(old.st_mode))
             os.fsync(number)
         finally:
             os.close(number)
+        with suppress(FileNotFoundError):
+            old = target.stat()
+            with suppress(PermissionError, AttributeError):  # only root gives files away, and not on Windows
+                os.chown(temporary, old.st_uid, old.st_gid)
+            temporary.chmod(stat.S_IMODE(old.st_mode))
         temporary.replace(target)
     finally:
         with suppress(OSError):

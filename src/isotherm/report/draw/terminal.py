@@ -127,21 +127,23 @@ def _curve(canvas: Canvas, look: Series, scales: tuple[Axis, Axis], sign: str, s
 
 
 def _foot(across: Axis, title: str, left: int, columns: int) -> list[Styled]:
-    base, marks = ["─"] * columns, [" "] * (columns + 6)
-    free = 0
-    for tick in across.ticks:
-        part = across.place(tick)
-        if part is None or not 0 <= part <= 1:
-            continue
-        column, text = round(part * (columns - 1)), across.label(tick)
-        start = max(min(column - len(text) // 2, columns - len(text)), 0)
-        if start >= free:
-            base[column] = "┬"
-            marks[start : start + len(text)] = text
-            free = start + len(text) + 2
-    named = f"{' ' * (left + 2)}{' ' * max(columns - cell_len(title), 0)}{title}"
-    edge = f"{' ' * (left + 1)}└{''.join(base)}"
-    return [Styled(text.rstrip(), style="dim") for text in (edge, " " * (left + 2) + "".join(marks), named)]
+    places = [(part, tick) for tick in across.ticks if (part := across.place(tick)) is not None and 0 <= part <= 1]
+    marks, shown = _spaced([(round(part * (columns - 1)), across.label(tick)) for part, tick in places], columns)
+    base = "".join("┬" if column in shown else "─" for column in range(columns))
+    named = f"{' ' * max(columns - cell_len(title), 0)}{title}"
+    lines = (f"{' ' * (left + 1)}└{base}", f"{' ' * (left + 2)}{marks}", f"{' ' * (left + 2)}{named}")
+    return [Styled(text, style="dim") for text in lines]
+
+
+def _spaced(labels: list[tuple[int, str]], columns: int) -> tuple[str, set[int]]:
+    """Labels centred on their columns, without those that would touch another, and the columns of those shown."""
+    text, shown = "", set()
+    for column, name in labels:
+        start = max(min(column - len(name) // 2, columns - len(name)), 0)
+        if not text or start >= len(text) + 2:
+            text = text.ljust(start) + name
+            shown.add(column)
+    return text, shown
 
 
 def _legend(figure: Figure, language: Language, width: int) -> list[Styled]:
@@ -217,10 +219,9 @@ def _heatmap(heatmap: Heatmap, language: Language, width: int) -> list[Styled]:
             seen = palette.ink_on(colour) if colour and (i, j) in crossed else colour
             line.append(text, style=f"{seen} on {colour}" if colour else "")
         lines.append(line)
-    names = [label(x) for x in heatmap.xs]
-    lines += [
-        Styled(" " * (left + 1) + text, style="dim") for text in (_under(names, cell), _said(heatmap.x, language))
-    ]
+    names = [(j * cell + cell // 2, label(x)) for j, x in enumerate(heatmap.xs)]
+    marks, _ = _spaced(names, cell * len(heatmap.xs))
+    lines += [Styled(" " * (left + 1) + text, style="dim") for text in (marks, _said(heatmap.x, language))]
     step = (values.high - values.low) / len(_SHADES)
     middles = [digits.number(values.low + (n + 0.5) * step, 2) for n in range(len(_SHADES))]
     scale = "  ".join(f"[{shade * 2}] {middle}" for shade, middle in zip(_SHADES, middles, strict=True))
@@ -228,14 +229,3 @@ def _heatmap(heatmap: Heatmap, language: Language, width: int) -> list[Styled]:
     if heatmap.boundary is not None:
         lines.append(Styled(f"{' ' * (left + 1)}○ {_said(heatmap.boundary.name, language)}"))
     return lines
-
-
-def _under(labels: list[str], cell: int) -> str:
-    """Labels below their cells, as many as there is room for."""
-    marks, free = [" "] * (cell * len(labels) + 8), 0
-    for j, text in enumerate(labels):
-        start = max(round((j + 0.5) * cell - len(text) / 2), 0)
-        if start >= free:
-            marks[start : start + len(text)] = text
-            free = start + len(text) + 1
-    return "".join(marks).rstrip()
