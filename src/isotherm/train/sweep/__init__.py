@@ -4,6 +4,7 @@ spec (TOML) → trials → groups → an executor → store (one file a trial) �
 trials to outcomes.
 """
 
+from isotherm.record.sweep import Trial
 from isotherm.train.sweep.group_training import run_trials
 
-__all__ = ["run_trials"]
+__all__ = ["Trial", "run_trials"]
