@@ -1,6 +1,8 @@
 """The program as a person runs it."""
 
+import errno
 import json
+import os
 import subprocess
 import sys
 import time
@@ -157,20 +159,13 @@ def test_demo_reads_on_a_narrow_terminal_in_both_languages(capsys, monkeypatch, 
     assert "1024" in out
 
 
-def test_a_name_that_no_file_can_have_is_one_line(capsys):
-    code, out, err = call(capsys, "translate", "x" * 300)
-    assert (code, out, err) == (2, "", f"isotherm: {'x' * 300}: File name too long\n")
-
-
-def test_a_disk_that_fills_is_one_line(capsys, monkeypatch):
-    import errno
-    import os
-
+@pytest.mark.parametrize(("path", "name"), [("a/b", "a/b"), (None, "the system")])
+def test_what_the_system_refuses_is_one_line(capsys, monkeypatch, path, name):
     def full(*_, **__):
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), path)
 
     monkeypatch.setattr("isotherm.report.atlas.show", full)
-    assert call(capsys, "rules") == (2, "", "isotherm: the system: No space left on device\n")
+    assert call(capsys, "rules") == (2, "", f"isotherm: {name}: No space left on device\n")
 
 
 def test_the_early_end_of_a_file_is_not_taken_for_ctrl_c(monkeypatch):

@@ -271,10 +271,3 @@ def test_ctrl_c_exits_130_says_what_is_kept_and_writes_nothing(toys, tmp_path):
     assert b"interrupted; 1 of 2 claims are finished and kept" in err
     assert b"Traceback" not in err
     assert not (tmp_path / "page").exists()
-
-
-def test_the_former_name_of_size_is_understood_and_not_shown(capsys, answered):
-    asked = answered()
-    assert call(capsys, "freezing", "--scale", "full")[0] == 0
-    assert asked["orders"][0].scale == "full"
-    assert "--scale" not in call(capsys, "--help")[1]

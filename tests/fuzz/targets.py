@@ -243,7 +243,7 @@ TARGETS: dict[str, tuple[float, Callable[[Random], Case]]] = {
     "specifications": (15, specifications),
     "recorded sweeps": (10, recorded),
     "catalogues": (20, catalogues),
-    "runs": (2, runs),
+    "runs": (1, runs),
     "stores": (0.05, stores),
     "models": (0.7, models),
 }
