@@ -24,6 +24,7 @@ from isotherm.lab.claim import Claim
 from isotherm.language import LANGUAGES, Text
 from isotherm.record import Erratum, Step
 
+PARAGRAPHS = ("title", "question", "statement", "hypothesis")
 Sections = dict[str, str]
 """Headings of one level with the text below each."""
 
@@ -45,21 +46,18 @@ class Content:
 
     def claim(self, **measured: Any) -> Claim:
         """The claim: this content, and the experiment's own fields."""
-        said = ("title", "question", "statement", "hypothesis", "steps", "errata")
-        return Claim(**{name: getattr(self, name) for name in said}, **measured)
+        return Claim(**{name: getattr(self, name) for name in (*PARAGRAPHS, "steps", "errata")}, **measured)
 
 
 def read_content(experiment: str | Path) -> Content:
     """Read the content beside an experiment, which passes its `__file__`."""
     folder = Path(experiment).parent
     one, other = (_Page((folder / f"{language}.md").read_text(encoding="utf-8")) for language in LANGUAGES)
+    texts = {name: Text(one.paragraph(name), other.paragraph(name)) for name in PARAGRAPHS}
     steps = zip(one.steps, other.steps, strict=True)
     errata = zip(one.errata, other.errata, strict=True)
     return Content(
-        *(
-            Text(one.paragraph(name), other.paragraph(name))
-            for name in ("title", "question", "statement", "hypothesis")
-        ),
+        **texts,
         steps=tuple(Step(Text(a, b), _mathml(latex)) for (a, latex), (b, _) in steps),
         errata=tuple(Erratum(a[0], Text(a[1], b[1]), Text(a[2], b[2])) for a, b in errata),
         words={name: Text(one.words[name], other.words[name]) for name in one.words},
