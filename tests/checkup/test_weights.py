@@ -10,7 +10,7 @@ from safetensors.torch import load_file, save_file
 from isotherm.checkup.batch import make_batch
 from isotherm.checkup.examine import examine
 from isotherm.checkup.load import Loading, load
-from isotherm.checkup.subject import Source
+from isotherm.checkup.subject import ModelSource
 from isotherm.cli import run
 from tests.checkup.folders import bert_folder, change_config
 
@@ -58,7 +58,7 @@ def found(path, **loading):
 def findings(path, **loading):
     loaded = load(str(path), Loading(**loading))
     batch = make_batch(loaded, "the temperature of attention " * 9, 16)
-    source = Source(loaded.name, loaded.origin, loaded.weights)
+    source = ModelSource(loaded.name, loaded.origin, loaded.weights)
     settings = {"what_if": (), "compare": False, "rows": None, "context": None, "detail": False}
     record, _ = examine(loaded.model, batch, source, **settings, progress=lambda _what, _done: None)
     return record.findings

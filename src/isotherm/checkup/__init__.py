@@ -11,7 +11,7 @@ from torch import nn
 from isotherm.checkup.examine import Progress, examine
 from isotherm.checkup.implementations import taking_turns
 from isotherm.checkup.measure import Batch
-from isotherm.checkup.subject import Source
+from isotherm.checkup.subject import ModelSource
 from isotherm.language import Language, Text, current
 from isotherm.record import CheckRecord, Finding, Layer, WhatIf, to_plain
 from isotherm.scale import Rule
@@ -126,7 +126,7 @@ def check(
         record, measured = examine(
             model,
             batch,
-            Source(name or type(model).__name__, origin),
+            ModelSource(name or type(model).__name__, origin),
             what_if=what_if,
             compare=compare,
             rows=rows,

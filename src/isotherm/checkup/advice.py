@@ -3,7 +3,7 @@
 from math import log
 from statistics import median
 
-from isotherm.checkup.declare import Declared, Place
+from isotherm.checkup.declare import Declared, LayerPlace
 from isotherm.language import Text
 from isotherm.probe import Capture
 from isotherm.record import Advice, Context, HeadStats, Layer
@@ -28,7 +28,7 @@ def advise(
     keys: int,
     capture: Capture,
     declared: Declared,
-    place: Place,
+    place: LayerPlace,
     *,
     at_initialisation: bool,
 ) -> Advice | None:
@@ -48,7 +48,7 @@ def advise(
     return Advice(spread, target, factor, _how(capture, declared, place, factor))
 
 
-def _how(capture: Capture, declared: Declared, place: Place, factor: float) -> Text:
+def _how(capture: Capture, declared: Declared, place: LayerPlace, factor: float) -> Text:
     if capture.q_factor.kind == "normalised":
         return GAIN.format(factor=factor)
     handed = HANDED.format(value=capture.problem.scale * factor)

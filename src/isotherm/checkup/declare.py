@@ -38,7 +38,7 @@ class Declared:
 
 
 @dataclass(frozen=True)
-class Place:
+class LayerPlace:
     """One attention layer: its module, the configuration nearest to it, its index and head dimension."""
 
     module: nn.Module
@@ -57,7 +57,7 @@ class Place:
         return str(self.get("model_type", ""))
 
 
-def declared(place: Place) -> Declared:
+def declared(place: LayerPlace) -> Declared:
     """The scale that this layer's model declares."""
     if isinstance(own := getattr(place.module, "declares", None), Rule):
         return _own(own, place)
@@ -72,14 +72,14 @@ def declared(place: Place) -> Declared:
     return Declared(str(rule), number, ", ".join(filter(None, (source, rope))))
 
 
-def _own(rule: Rule, place: Place) -> Declared:
+def _own(rule: Rule, place: LayerPlace) -> Declared:
     """Isotherm's own models name the rule they are built with. Its factors that depend on the query are not in the number."""
     fixed = tuple(part for part in rule.factors if not part.per_query)
     number = value_of(Product(fixed), place.head_dim, 1024, int(getattr(place.module, "heads", 1)))
     return Declared(str(rule), number, "rule")
 
 
-def _base(place: Place) -> tuple[Rule, str]:
+def _base(place: LayerPlace) -> tuple[Rule, str]:
     special = _ARCHITECTURES.get(place.model_type)
     if special is not None:
         return special(place)
@@ -90,11 +90,11 @@ def _base(place: Place) -> tuple[Rule, str]:
     return InverseSqrt(), "architecture"
 
 
-def _unscaled(place: Place) -> tuple[Rule, str]:
+def _unscaled(place: LayerPlace) -> tuple[Rule, str]:
     return NoScale(), f"architecture ({place.model_type})"
 
 
-def _gpt2(place: Place) -> tuple[Rule, str]:
+def _gpt2(place: LayerPlace) -> tuple[Rule, str]:
     scaled, by_layer = place.get("scale_attn_weights", True), place.get("scale_attn_by_inverse_layer_idx", False)
     rule: Rule = InverseSqrt() if scaled else NoScale()
     if by_layer and not getattr(place.module, "is_cross_attention", False):
@@ -102,7 +102,7 @@ def _gpt2(place: Place) -> tuple[Rule, str]:
     return rule, f"scale_attn_weights = {scaled}, scale_attn_by_inverse_layer_idx = {by_layer}"
 
 
-def _mla(place: Place) -> tuple[Rule, str]:
+def _mla(place: LayerPlace) -> tuple[Rule, str]:
     """DeepSeek's latent attention: 1/√d over the whole query, times m² under YaRN."""
     rope = _rope_parameters(place)
     m, factor = rope.get("mscale_all_dim"), rope.get("factor")
@@ -111,12 +111,12 @@ def _mla(place: Place) -> tuple[Rule, str]:
     return InverseSqrt(), "architecture"
 
 
-def _mpt(place: Place) -> tuple[Rule, str]:
+def _mpt(place: LayerPlace) -> tuple[Rule, str]:
     scale = getattr(place.get("attn_config"), "softmax_scale", None)
     return (Fixed(float(scale)), f"softmax_scale = {scale}") if scale else (InverseSqrt(), "architecture")
 
 
-def _deberta(place: Place) -> tuple[Rule, str]:
+def _deberta(place: LayerPlace) -> tuple[Rule, str]:
     """Disentangled attention adds content and position terms and divides by the spread of their sum: 1/√(d·terms)."""
     terms = 1 + sum(term in (place.get("pos_att_type") or ()) for term in ("c2p", "p2c"))
     return Fixed(1 / sqrt(place.head_dim * terms)), f"pos_att_type gives {terms} terms"
@@ -128,7 +128,7 @@ _NO_SCALE = (
     "gpt_neo", "gemma3n", "gemma3n_text", "gemma4", "gemma4_text",
 )  # fmt: skip
 _COSINE = ("swinv2", "swin2sr")
-_ARCHITECTURES: dict[str, Callable[[Place], tuple[Rule, str]]] = {
+_ARCHITECTURES: dict[str, Callable[[LayerPlace], tuple[Rule, str]]] = {
     **dict.fromkeys(_MLA, _mla),
     **dict.fromkeys(_NO_SCALE, _unscaled),
     **dict.fromkeys(("gpt2", "imagegpt", "decision_transformer", "gpt_bigcode"), _gpt2),
@@ -137,7 +137,7 @@ _ARCHITECTURES: dict[str, Callable[[Place], tuple[Rule, str]]] = {
 }
 
 
-def _rope_parameters(place: Place) -> dict[str, Any]:
+def _rope_parameters(place: LayerPlace) -> dict[str, Any]:
     """The rotary parameters under either of transformers' names; of one dict per layer type, this layer's."""
     found = place.get("rope_parameters") or place.get("rope_scaling") or {}
     found = dict(found)
@@ -148,7 +148,7 @@ def _rope_parameters(place: Place) -> dict[str, Any]:
     return found
 
 
-def _rope(place: Place) -> tuple[Rule | None, str]:
+def _rope(place: LayerPlace) -> tuple[Rule | None, str]:
     """The factor that a stretched rotary embedding multiplies into the logits, and the keys it was read from."""
     rope = _rope_parameters(place)
     kind, factor = rope.get("rope_type", rope.get("type", "default")), rope.get("factor")

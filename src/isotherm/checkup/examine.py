@@ -16,7 +16,7 @@ from isotherm.checkup.heads import with_detail
 from isotherm.checkup.implementations import compare_implementations
 from isotherm.checkup.layers import layers_of
 from isotherm.checkup.measure import Batch, look, measure
-from isotherm.checkup.subject import Source, subject_of
+from isotherm.checkup.subject import ModelSource, subject_of
 from isotherm.checkup.weights import about_weights, not_finite_weights
 from isotherm.checkup.what_if import check_rules, replay, summarise
 from isotherm.language import Text
@@ -32,7 +32,7 @@ Progress = Callable[[Text, float], object]
 def examine(
     model: nn.Module,
     batch: Batch,
-    source: Source,
+    source: ModelSource,
     *,
     what_if: Sequence[str | Rule],
     compare: bool,

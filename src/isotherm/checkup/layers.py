@@ -4,7 +4,7 @@ from torch import nn
 
 from isotherm.checkup.advice import advise
 from isotherm.checkup.audit import audit
-from isotherm.checkup.declare import Place, declared
+from isotherm.checkup.declare import LayerPlace, declared
 from isotherm.checkup.heads import heads_of_layers
 from isotherm.probe import Capture
 from isotherm.record import Layer
@@ -38,10 +38,10 @@ def layers_of(
     return tuple(layers)
 
 
-def _place(model: nn.Module, index: int, capture: Capture) -> Place:
+def _place(model: nn.Module, index: int, capture: Capture) -> LayerPlace:
     """Find the layer's module by its name, and the configuration of that module or of the nearest one around it."""
     names = capture.name.split(".") if capture.name else []
     around = [model.get_submodule(".".join(names[:end])) for end in range(len(names), -1, -1)]
     config = next((found for module in around if (found := getattr(module, "config", None)) is not None), None)
     layer = getattr(around[0], "layer_idx", None)
-    return Place(around[0], config, index if layer is None else int(layer), capture.problem.q.shape[3])
+    return LayerPlace(around[0], config, index if layer is None else int(layer), capture.problem.q.shape[3])

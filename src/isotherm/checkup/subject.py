@@ -12,7 +12,7 @@ from isotherm.record import Subject
 
 
 @dataclass(frozen=True)
-class Source:
+class ModelSource:
     """What a model is called and where it came from. `weights` says what did not fit when its checkpoint was loaded, None if
     that is not known."""
 
@@ -21,7 +21,7 @@ class Source:
     weights: Weights | None = None
 
 
-def subject_of(model: nn.Module, batch: Batch, source: Source) -> Subject:
+def subject_of(model: nn.Module, batch: Batch, source: ModelSource) -> Subject:
     """Describe a model and its batch. The first tensor of the batch gives the number of sequences and tokens."""
     values = list(batch.values()) if isinstance(batch, Mapping) else [batch] if isinstance(batch, Tensor) else batch
     first = next((value for value in values if isinstance(value, Tensor)), torch.zeros(1, 0))

@@ -87,7 +87,7 @@ def _record(options: CheckOptions, spec: str | None) -> CheckRecord:
     from isotherm.checkup.batch import make_batch, read_text
     from isotherm.checkup.examine import examine
     from isotherm.checkup.load import Loading, load
-    from isotherm.checkup.subject import Source
+    from isotherm.checkup.subject import ModelSource
     from isotherm.checkup.what_if import check_rules
 
     rules = [rule.strip() for rule in options.what_if.split(",") if rule.strip()]
@@ -100,7 +100,7 @@ def _record(options: CheckOptions, spec: str | None) -> CheckRecord:
         record, _ = examine(
             loaded.model,
             batch,
-            Source(loaded.name, loaded.origin, loaded.weights),
+            ModelSource(loaded.name, loaded.origin, loaded.weights),
             what_if=rules,
             compare=not options.one_implementation,
             context=options.context,

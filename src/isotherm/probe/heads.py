@@ -22,7 +22,7 @@ def head_count(module: nn.Module | None) -> int | None:
 
 
 @dataclass(frozen=True)
-class Fold:
+class HeadFold:
     """How the leading dimensions `lead` of the scores become batch and heads: the first `batch` of them are the batch, the
     others are heads. If there is only one, it holds the batch times `split` heads."""
 
@@ -31,7 +31,7 @@ class Fold:
     split: int | None = None
 
     @classmethod
-    def of(cls, lead: tuple[int, ...], keys: tuple[int, ...], module: nn.Module | None) -> "Fold":
+    def of(cls, lead: tuple[int, ...], keys: tuple[int, ...], module: nn.Module | None) -> "HeadFold":
         """Choose a fold from the leading dimensions of q (or of the scores) and of k, and from what the module declares."""
         declared = head_count(module)
         if len(lead) == 1:
@@ -76,8 +76,8 @@ class Fold:
         return tensor.reshape(prod(self.lead[: self.batch]), prod(self.lead[self.batch :]), *tail)
 
 
-def fold_terms(fold: Fold, terms: Terms) -> Terms:
-    """Fold the mask and the bias."""
+def fold_terms(fold: HeadFold, terms: Terms) -> Terms:
+    """HeadFold the mask and the bias."""
     return Terms(*(None if tensor is None else fold.term(tensor) for tensor in terms))
 
 

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from isotherm.probe import replay
-from isotherm.probe.heads import Fold, fold_terms, reshape_lead
+from isotherm.probe.heads import HeadFold, fold_terms, reshape_lead
 from isotherm.probe.masks import NEVER, Terms
 from isotherm.probe.session import Call, Session
 
@@ -136,7 +136,7 @@ def emit(session: Session, scores: Scores, logits: Tensor) -> None:
     """Capture the softmax of `logits`, which `scores` describes."""
     frame = session.frames.attending
     module = None if frame is None else frame.module
-    fold = Fold.of(scores.lead, tuple(scores.k.shape[:-2]), module)
+    fold = HeadFold.of(scores.lead, tuple(scores.k.shape[:-2]), module)
     terms = Terms()
     for coefficient, term in scores.added:
         terms &= fold_terms(fold, session.masks.added(term, coefficient))

@@ -42,7 +42,9 @@ class KernelCall(NamedTuple):
 def look(session: Session, kernel: KernelCall) -> None:
     """Capture one call that has run."""
     top = session.frames.top
-    fold = heads.Fold.of(tuple(kernel.q.shape[:-2]), tuple(kernel.k.shape[:-2]), None if top is None else top.module)
+    fold = heads.HeadFold.of(
+        tuple(kernel.q.shape[:-2]), tuple(kernel.k.shape[:-2]), None if top is None else top.module
+    )
     call = Call(
         implementation="sdpa",
         q=fold.queries(kernel.q),

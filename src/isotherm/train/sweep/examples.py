@@ -35,7 +35,7 @@ TOO_FEW = Text(
 )
 
 
-class Source(ABC):
+class ExampleSource(ABC):
     """Examples of one task, for models with one stream (decoder) or two."""
 
     def __init__(self, trial: Trial, device: torch.device) -> None:
@@ -62,7 +62,7 @@ class Source(ABC):
         return [self.draw(generator, batch, length, held_out=True) for _ in range(max(1, count // batch))]
 
 
-class Made(Source):
+class Made(ExampleSource):
     """A task that makes its examples as it goes."""
 
     def draw(self, generator: torch.Generator, count: int, length: int, *, held_out: bool) -> Batch:  # noqa: ARG002
@@ -71,7 +71,7 @@ class Made(Source):
         return tasks.make(self.trial.task, generator, count, length, size, one_stream=self.one_stream).to(self.device)
 
 
-class Running(Source):
+class Running(ExampleSource):
     """Windows of a running text, whose end is held out."""
 
     def __init__(self, trial: Trial, device: torch.device, corpus: PreparedCorpus) -> None:
@@ -91,7 +91,7 @@ class Running(Source):
         return Batch((window[:, :-1],), window[:, 1:])
 
 
-class Pairs(Source):
+class Pairs(ExampleSource):
     """Sentences and their translations, none longer than the trial's length."""
 
     def __init__(self, trial: Trial, device: torch.device, corpus: PreparedCorpus) -> None:
@@ -124,7 +124,7 @@ def padded(side: Side, rows: NDArray[np.int64], length: int) -> NDArray[np.int64
     return np.where(place < side.ends[rows, None], side.ids[np.minimum(place, len(side.ids) - 1)], PAD).astype(np.int64)
 
 
-def source_of(trial: Trial, device: torch.device, corpora: Corpora) -> Source:
+def source_of(trial: Trial, device: torch.device, corpora: Corpora) -> ExampleSource:
     """The source a trial asks for."""
     if trial.corpus is None:
         return Made(trial, device)

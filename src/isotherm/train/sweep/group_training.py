@@ -13,7 +13,7 @@ from isotherm.models.build import build
 from isotherm.models.shape import Shape
 from isotherm.record.sweep import AtLength, Temperature, Trial, TrialOutcome
 from isotherm.train.batches import Batch
-from isotherm.train.sweep.examples import Corpora, Source, corpora_of, number, source_of
+from isotherm.train.sweep.examples import Corpora, ExampleSource, corpora_of, number, source_of
 from isotherm.train.sweep.model_stack import CHUNK, ModelStack, Progress, Schedule
 from isotherm.train.sweep.provenance import device_name, versions
 from isotherm.train.sweep.temperatures import projections, temperature
@@ -178,7 +178,7 @@ def shape_of(trial: Trial) -> Shape:
     )
 
 
-def advance(stack: ModelStack, source: Source, group: Sequence[Trial], stops: set[int]) -> Iterator[Progress]:
+def advance(stack: ModelStack, source: ExampleSource, group: Sequence[Trial], stops: set[int]) -> Iterator[Progress]:
     """Train to the end, a chunk of data at a time, stopping at `stops`. The next chunk is drawn while the device works."""
     seeds = sorted({trial.seed for trial in group})
     streams = [source.chunks(seed) for seed in seeds]
