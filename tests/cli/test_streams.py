@@ -182,3 +182,10 @@ def test_ctrl_c_that_is_ignored_stays_ignored():
         process.send_signal(signal.SIGINT)
         assert process.communicate(timeout=60)[1] == b""
     assert process.returncode == 0
+
+
+def test_a_defect_of_the_program_does_not_exit_as_a_finding():
+    code = "from isotherm import cli; cli.run = lambda _: {}['x']; cli.main()"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert done.stderr.endswith("KeyError: 'x'\n")

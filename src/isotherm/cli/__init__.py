@@ -122,8 +122,8 @@ def main() -> None:
         say(describe(error))
         code = 2
     except BaseException:
+        code = 2  # Python's own code for a defect is 1, which means «found something» here
         if not interrupts.seen:
-            raise
-        code = 130
+            sys.excepthook(*sys.exc_info())
     signal.signal(signal.SIGINT, leave)
     sys.exit(130 if interrupts.seen else code)
