@@ -124,7 +124,7 @@ DAMAGE = {
     "changed": lambda text: text.replace("confirmed", "refuted"),
     "empty": lambda text: "",
     "zeros": lambda text: "\x00" * 100,
-    "unsealed": lambda text: text.split("\n", 1)[1],
+    "unsealed": lambda text: json.dumps({key: value for key, value in json.loads(text).items() if key != "seal"}),
 }
 
 

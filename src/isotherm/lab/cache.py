@@ -18,12 +18,13 @@ from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from pathlib import Path
 from platform import python_version
-from tempfile import NamedTemporaryFile
 
 from isotherm.errors import IsothermError
 from isotherm.record import Timed, from_plain, to_plain
+from isotherm.record.files import SEAL, parse_json, read_bytes, sealed, unsealed
+from isotherm.report.files import write_atomically
 
-SCHEMA = "isotherm.lab-cache/1"
+SCHEMA = "isotherm.lab-cache/2"
 _SOURCE = Path(__file__).parent.parent
 _PACKAGES = ("torch", "numpy", "transformers")
 
@@ -126,35 +127,20 @@ class CacheEntry:
 
     def read(self) -> Timed | None:
         """The stored result, or None if there is none or it is damaged."""
+        path = self.path
         try:
-            head, body = self.path.read_text(encoding="utf-8").split("\n", 1)
-            if head != _seal(body):
-                return None
-            timed = from_plain(Timed, json.loads(body))
-        except (OSError, ValueError, IsothermError):
+            found = parse_json(path, read_bytes(path))
+            timed = from_plain(Timed, unsealed(path, found))
+        except IsothermError:
             return None
-        return timed if timed.record.id == self.claim else None
+        return timed if SEAL in found and timed.record.id == self.claim else None
 
     def write(self, timed: Timed) -> None:
-        """Write the entry atomically and delete those of older code. A cache folder that cannot be written is ignored."""
-        body = json.dumps(to_plain(timed), ensure_ascii=False, allow_nan=False)
+        """Write the entry and delete those of older code. A cache folder that cannot be written is ignored."""
         target = self.path
-        temporary: Path | None = None
-        with suppress(OSError):
-            try:
-                target.parent.mkdir(parents=True, exist_ok=True)
-                with NamedTemporaryFile("w", encoding="utf-8", dir=target.parent, prefix=".new-", delete=False) as file:
-                    temporary = Path(file.name)
-                    file.write(f"{_seal(body)}\n{body}")
-                temporary.replace(target)
-            finally:
-                if temporary is not None:
-                    temporary.unlink(missing_ok=True)
+        with suppress(OSError, IsothermError):
+            target.parent.mkdir(parents=True, exist_ok=True)
+            write_atomically(target, json.dumps(sealed(to_plain(timed)), ensure_ascii=False, allow_nan=False))
             for older in target.parent.glob(f"{self._stem}*.json"):
                 if older != target:
                     older.unlink(missing_ok=True)
-
-
-def _seal(body: str) -> str:
-    """The first line of an entry: a hash of the rest, which shows whether the file was cut or changed."""
-    return f"{SCHEMA} {sha256(body.encode()).hexdigest()}"
