@@ -2,9 +2,8 @@
 
 import json
 import time
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -32,66 +31,29 @@ STOPPED = Text(
 )
 
 
-@dataclass(frozen=True)
-class SweepOptions:
-    """The command line as typed."""
-
-    spec: str
-    store: str | None
-    executor: Literal["local", "ray"]
-    address: str | None
-    workers: int | None
-    gpus: float | None
-    device: str
-    precision: str
-    together: int | None
-    quick: bool
-    prepare: bool
-    as_json: bool
-
-
-def run(options: SweepOptions) -> int:
-    """Run the command and return its exit code."""
+def run(spec: "Spec", folder: Path, how: "How", as_json: bool) -> None:
+    """Train what the folder lacks, write the record and its figures, and show it."""
     from rich.console import Console
 
     from isotherm.record import to_plain
     from isotherm.report import files, sweep_figure
     from isotherm.report import sweep as table
-    from isotherm.train.sweep.run import RECORD, How
-    from isotherm.train.sweep.spec import read_spec
+    from isotherm.train.sweep.run import RECORD
 
-    spec = read_spec(options.spec, quick=options.quick)
-    if options.prepare:
-        prepare(spec)
-        return 0
-    if options.store is None:
-        raise ArgumentError("--store", Text("a folder for the results", "结果文件夹"), got=Text("nothing", "空"))
-    _check_ray(options)
-    folder = Path(options.store)
-    how = How(
-        device=options.device,
-        precision=options.precision,
-        executor=options.executor,
-        address=options.address,
-        workers=options.workers,
-        gpus=options.gpus,
-        together=options.together,
-    )
     record = _watched(spec, folder, how)
     plain = to_plain(record)
     files.write_atomically(folder / RECORD, json.dumps(plain, ensure_ascii=False, indent=1) + "\n")
     drawn = sweep_figure.write(record, folder)
-    if options.as_json:
+    if as_json:
         print_json(plain)
     else:
         table.show(record, Console())
     notes = [drawn] if isinstance(drawn, Text) else [WROTE.format(path=path) for path in (folder / RECORD, *drawn)]
     for note in notes:
         say(note)
-    return 0
 
 
-def prepare(spec: "Spec") -> None:
+def prepare_corpora(spec: "Spec") -> None:
     """Read every corpus once, which leaves its token ids beside it."""
     from isotherm.train.sweep.examples import corpora_of
 
@@ -101,9 +63,9 @@ def prepare(spec: "Spec") -> None:
         say(said.format(name=name, task=task, tokens=f"{tokens:,}", size=vocabulary))
 
 
-def _check_ray(options: SweepOptions) -> None:
-    for name, value in (("--address", options.address), ("--gpus", options.gpus)):
-        if value is not None and options.executor != "ray":
+def _check_ray(how: "How") -> None:
+    for name, value in (("--address", how.address), ("--gpus", how.gpus)):
+        if value is not None and how.executor != "ray":
             raise ArgumentError(name, Text("nothing without --executor ray", "空（不用 --executor ray 时）"), got=value)
 
 
@@ -198,6 +160,17 @@ class _Watch:
     is_flag=True,
 )
 @as_json
-def sweep(spec: str, **given: Any) -> int:
-    """Train what the store does not have yet, and summarise."""
-    return run(SweepOptions(spec, **given))
+def sweep(spec: str, store: str | None, quick: bool, prepare: bool, as_json: bool, **given: Any) -> None:
+    """Train what the store does not have yet, and summarise. The other options are the fields of `How`."""
+    from isotherm.train.sweep.run import How
+    from isotherm.train.sweep.spec import read_spec
+
+    read = read_spec(spec, quick=quick)
+    if prepare:
+        prepare_corpora(read)
+        return
+    if store is None:
+        raise ArgumentError("--store", Text("a folder for the results", "结果文件夹"), got=Text("nothing", "空"))
+    how = How(**given)
+    _check_ray(how)
+    run(read, Path(store), how, as_json)
