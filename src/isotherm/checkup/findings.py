@@ -136,6 +136,19 @@ KINDS = {
         ),
         limits.LOADED,
     ),
+    "nothing-seen": Kind(
+        Text(
+            "No attention was seen in this model, so nothing was checked.",
+            "没有看到该模型的任何注意力，因此什么都没有检查。",
+        ),
+        Text(
+            "If the model attends, run it uncompiled and unscripted, in one thread, with attention that calls softmax or"
+            " F.scaled_dot_product_attention; or let it call isotherm.attention.",
+            "若模型确有注意力，请以未编译、未脚本化的形式在单线程中运行，并让注意力调用 softmax 或"
+            " F.scaled_dot_product_attention；也可改用 isotherm.attention。",
+        ),
+        limits.SEEN,
+    ),
     "attention-not-seen": Kind(
         Text("{name} ({module}) was not seen: {why}", "没有看到 {name}（{module}）：{why}"),
         Text(
@@ -162,7 +175,8 @@ def findings(
     """Findings about scales, heads, implementations and what was not seen, in layer order."""
     found = [one for layer in layers for one in (*_scale(layer), *_condensed([*_heads(subject, layer)]))]
     found += [_disagreement(comparison) for comparison in comparisons if not comparison.agree]
-    return found + [_unseen(module) for module in unseen]
+    found += [_unseen(module) for module in unseen]
+    return found if layers or found else [finding("nothing-seen", "warning", (None, None), {})]
 
 
 def gravest_first(found: Iterable[Finding]) -> tuple[Finding, ...]:
