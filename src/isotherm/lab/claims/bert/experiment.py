@@ -9,15 +9,15 @@ from torch import Tensor
 from isotherm.checkup.batch import make_batch
 from isotherm.checkup.load import Loaded
 from isotherm.lab import minilm, reference
-from isotherm.lab.claim import Claim, Result, Setting, conclude
+from isotherm.lab.claim import Result, Setting, conclude
+from isotherm.lab.content import read_content
 from isotherm.lab.figures import training_loss
 from isotherm.lab.interval import effect_size, interval, over_seeds
-from isotherm.lab.mathml import equation, row
 from isotherm.lab.numerals import numeral, percent
-from isotherm.language import Text
 from isotherm.models import Bert, Shape
-from isotherm.record import Figure, Measured, Step
+from isotherm.record import Figure, Measured
 
+SAYS = read_content(__file__)
 AGREE = 1e-9
 """Largest difference of float64 implementations that is only rounding, after six layers."""
 RIGHT = 0.9
@@ -39,7 +39,9 @@ def experiment(setting: Setting) -> Result:
     agrees = all(max(found) < AGREE for found in compared.values())
     learns = interval(right).low > RIGHT
     numbers = _measured(setting, compared, curves, right, agrees, learns)
-    return conclude(agrees and learns, _sentence(compared, right), numbers, [_figure(setting, curves)])
+    worst = max(max(found) for found in compared.values())
+    sentence = SAYS["outcome"].format(worst=numeral(worst, 1), right=percent(interval(right).mean))
+    return conclude(agrees and learns, sentence, numbers, [_figure(setting, curves)])
 
 
 @torch.no_grad()
@@ -66,7 +68,7 @@ def _padded(loaded: Loaded, passage: int, tokens: int) -> tuple[Tensor, Tensor]:
 
 
 def _train(setting: Setting, seed: int) -> tuple[list[float], float]:
-    """Sentences that say everything twice, one word hidden in each: the other half tells which. Losses, held-out accuracy."""
+    """Train on sentences that repeat their first half, with one word hidden; return the losses and the held-out accuracy."""
     shape = Shape(
         setting["vocabulary"], setting["width"], setting["heads"], setting["layers"], longest=2 * setting["length"]
     )
@@ -111,12 +113,12 @@ def _measured(
     start, end = [losses[0] for losses in curves], [sum(losses[-10:]) / 10 for losses in curves]
     guess = log(setting["vocabulary"] - FIRST)
     return (
-        over_seeds(OURS, compared["ours"], predicted=0.0, holds=agrees),
-        over_seeds(TORCH, compared["torch"], predicted=0.0, holds=agrees),
-        over_seeds(START, start, predicted=guess),
-        over_seeds(END.format(steps=setting["steps"]), end),
-        over_seeds(FOUND, right, holds=learns),
-        Measured(EFFECT, effect_size(start, end)),
+        over_seeds(SAYS["difference-ours"], compared["ours"], predicted=0.0, holds=agrees),
+        over_seeds(SAYS["difference-torch"], compared["torch"], predicted=0.0, holds=agrees),
+        over_seeds(SAYS["loss-before"], start, predicted=guess),
+        over_seeds(SAYS["loss-after"].format(steps=setting["steps"]), end),
+        over_seeds(SAYS["found"], right, holds=learns),
+        Measured(SAYS["effect"], effect_size(start, end)),
     )
 
 
@@ -126,67 +128,13 @@ def _figure(setting: Setting, curves: list[list[float]]) -> Figure:
     means = [
         [sum(losses[step : step + every]) / len(losses[step : step + every]) for losses in curves] for step in steps
     ]
-    caption = Text(
-        "A small BERT learns to find the hidden word: loss over training, with the 95 % band over seeds.",
-        "小型 BERT 学习找出被遮住的词：训练损失，带按种子的 95 % 区间。",
-    )
-    y, guess = Text("loss (nats per hidden word)", "损失（nat/被遮词）"), log(setting["vocabulary"] - FIRST)
-    return training_loss("bert-loss", caption, y, steps, means, guess, setting["steps"])
+    guess = log(setting["vocabulary"] - FIRST)
+    return training_loss("bert-loss", SAYS["loss-caption"], SAYS["loss-y"], steps, means, guess, setting["steps"])
 
 
-def _sentence(compared: dict[str, list[float]], right: list[float]) -> Text:
-    worst = max(max(found) for found in compared.values())
-    return Text(
-        "With all-MiniLM-L6-v2's weights, transformers' BertModel, our encoder and torch.nn's encoder layers agree to "
-        "{worst}; and a small BERT learns to find hidden words ({right} right).",
-        "用 all-MiniLM-L6-v2 的权重，transformers 的 BertModel、我们的编码器与 torch.nn 的编码器层相差不超过 {worst}；"
-        "小型 BERT 也学会了找出被遮住的词（{right} 正确）。",
-    ).format(worst=numeral(worst, 1), right=percent(interval(right).mean))
-
-
-OURS = Text(
-    "largest difference from transformers' BertModel: ours", "与 transformers 的 BertModel 的最大差：我们的实现"
-)
-TORCH = Text(
-    "largest difference from transformers' BertModel: torch.nn's Transformer encoder layers",
-    "与 transformers 的 BertModel 的最大差：torch.nn 的 Transformer 编码器层",
-)
-START = Text("masked-word loss before training (nats)", "训练前的遮词损失（nat）")
-END = Text("masked-word loss after {steps} steps (nats)", "{steps} 步后的遮词损失（nat）")
-FOUND = Text("hidden words found", "找出被遮词的比例")
-EFFECT = Text("Cohen's d, loss before against after", "Cohen's d，训练前后的损失")
-STEPS = (
-    Step(
-        Text(
-            "The Transformer's encoder, with learned positions and segments at the bottom.",
-            "Transformer 的编码器，底部换成可学习的位置与段嵌入。",
-        ),
-        equation("h", row("Encoder ( LayerNorm ( E_token + E_position + E_segment ) )")),
-    ),
-    Step(
-        Text(
-            "Nothing hides later words, so a hidden word is predicted from both sides.",
-            "没有遮挡后文，因此可以从两侧预测被遮住的词。",
-        ),
-        equation(row("p ( x_t )"), row("softmax ( E · f ( h_t ) )")),
-    ),
-)
-CLAIM = Claim(
+CLAIM = SAYS.claim(
     id="bert",
-    title=Text("BERT is the Transformer's encoder", "BERT 就是 Transformer 的编码器"),
-    question=Text("How is BERT related to the Transformer?", "BERT 和 Transformer 是什么关系？"),
-    statement=Text(
-        'Its encoder later became widely known through BERT, so that "Transformer" sometimes means the encoder alone.',
-        "后其 Encoder 部分被用于 BERT 而广为人知，因此有时 Transformer 也特指其 Encoder 部分。",
-    ),
     sources=("003",),
-    hypothesis=Text(
-        "With the weights of all-MiniLM-L6-v2, torch.nn's Transformer encoder layers and our encoder give the last "
-        "hidden states of transformers' BertModel to 10⁻⁹ on every passage, and a small BERT trained on masked words "
-        "finds over 90 % of them (95 % interval over seeds).",
-        "用 all-MiniLM-L6-v2 的权重，torch.nn 的 Transformer 编码器层与我们的编码器在每段文本上给出 transformers 的 "
-        "BertModel 的最后隐藏状态，相差不到 10⁻⁹；且用遮词训练的小型 BERT 能找出 90 % 以上（按种子的 95 % 区间）。",
-    ),
     expected="confirmed",
     experiment=experiment,
     quick={
@@ -204,6 +152,5 @@ CLAIM = Claim(
         "seeds": 5,
     },
     full={"passages": 6, "tokens": 128, "layers": 2, "length": 8, "vocabulary": 35, "steps": 1000, "seeds": 8},
-    steps=STEPS,
     needs=minilm.NEEDS,
 )

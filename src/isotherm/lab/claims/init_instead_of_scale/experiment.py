@@ -2,20 +2,22 @@
 
 from dataclasses import dataclass
 from math import sqrt
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from isotherm import ops, scale
-from isotherm.lab.claim import Claim, Result, Setting, conclude
+from isotherm.lab.claim import Result, Setting, conclude
+from isotherm.lab.content import read_content
 from isotherm.lab.dots import normals
 from isotherm.lab.figures import LOGIT_STD, TRAINING_STEP, figure
 from isotherm.lab.interval import interval, line_over_seeds, over_seeds
-from isotherm.lab.mathml import equation, frac, root, row
 from isotherm.lab.numerals import numeral
 from isotherm.language import Text
-from isotherm.record import Figure, Measured, Step
+from isotherm.record import Figure, Measured
 
+SAYS = read_content(__file__)
 SAME_START = 1e-9
 """Largest difference of logits that is only rounding."""
 SAME_LATER = 0.1
@@ -41,7 +43,7 @@ FORMS = {
 
 @dataclass
 class TrainingRun:
-    """What one training did, each [steps + 1][seeds]: logit spread and loss; the logits at the start; the first step taken."""
+    """Logit spread and loss of one training, each [steps + 1][seeds]; the logits at the start; the size of W_q's first step."""
 
     spread: list[list[float]]
     loss: list[list[float]]
@@ -77,7 +79,7 @@ def experiment(setting: Setting) -> Result:
         _measured(setting, runs, start, later, equal, drifts),
         [_figure(setting, runs, optimiser) for optimiser in ("sgd", "adam")],
         under=equal and coincide,
-        condition=CONDITION.format(d=d, root=numeral(sqrt(d))),
+        condition=SAYS["condition"].format(d=d, root=numeral(sqrt(d))),
     )
 
 
@@ -149,7 +151,7 @@ def _relative(a: Tensor, b: Tensor) -> float:
 
 
 def _apart(run: TrainingRun, reference: TrainingRun) -> list[float]:
-    """Largest relative difference of the spreads along the way, for each seed."""
+    """Largest relative difference of the spreads during training, for each seed."""
     pairs = [zip(a, b, strict=True) for a, b in zip(run.spread, reference.spread, strict=True)]
     return [max(step) for step in zip(*([abs(a / b - 1) for a, b in pair] for pair in pairs), strict=True)]
 
@@ -163,129 +165,53 @@ def _measured(
     drifts: dict[Key, bool],
 ) -> tuple[Measured, ...]:
     d = setting["dimension"]
-    numbers = [Measured(START, max(start.values()), predicted=0.0, document=0.0, holds=equal)]
+    numbers = [Measured(SAYS["start"], max(start.values()), predicted=0.0, document=0.0, holds=equal)]
     for key, values in later.items():
         form, optimiser, corrected = key
-        name = (CORRECTED if corrected else APART).format(form=NAMES[form], optimiser=NAMES[optimiser])
+        name = SAYS["apart-corrected"] if corrected else SAYS["apart"]
         expected = 0.0 if corrected else None
-        numbers.append(over_seeds(name, values, predicted=expected, holds=drifts.get(key)))
+        numbers.append(
+            over_seeds(name.format(**_names(form, optimiser)), values, predicted=expected, holds=drifts.get(key))
+        )
         if not corrected:
             ratio = (runs[key].first / runs["scale", optimiser, False].first).tolist()
             wanted = factor(FORMS[form], optimiser, "query", d)
-            name = STEP.format(form=NAMES[form], optimiser=NAMES[optimiser])
-            numbers.append(over_seeds(name, ratio, predicted=wanted))
+            numbers.append(over_seeds(SAYS["first-step"].format(**_names(form, optimiser)), ratio, predicted=wanted))
     for optimiser in ("sgd", "adam"):
         for form in FORMS:
             run = runs[form, optimiser, False]
-            names = {"form": NAMES[form], "optimiser": NAMES[optimiser], "steps": setting["steps"]}
-            numbers.append(over_seeds(END.format(**names), run.spread[-1]))
+            names = _names(form, optimiser) | {"steps": setting["steps"]}
+            numbers.append(over_seeds(SAYS["spread-after"].format(**names), run.spread[-1]))
             losses = [sum(tail) / 10 for tail in zip(*run.loss[-10:], strict=True)]
-            numbers.append(over_seeds(LOSS.format(**names), losses))
+            numbers.append(over_seeds(SAYS["loss-after"].format(**names), losses))
     return tuple(numbers)
+
+
+def _names(form: str, optimiser: str) -> dict[str, Any]:
+    return {"form": SAYS[f"form-{form}"], "optimiser": SAYS[f"optimiser-{optimiser}"]}
 
 
 def _figure(setting: Setting, runs: TrainingRuns, optimiser: str) -> Figure:
     every = max(1, setting["steps"] // 40)
     x = range(0, setting["steps"] + 1, every)
-    lines = [line_over_seeds(NAMES[form], x, [runs[form, optimiser, False].spread[i] for i in x]) for form in FORMS]
-    again = Text("{form}, learning rate corrected", "{form}，学习率已修正").format(form=NAMES["query"])
+    lines = [
+        line_over_seeds(SAYS[f"form-{form}"], x, [runs[form, optimiser, False].spread[i] for i in x]) for form in FORMS
+    ]
+    again = SAYS["rate-corrected"].format(form=SAYS["form-query"])
     lines.append(line_over_seeds(again, x, [runs["query", optimiser, True].spread[i] for i in x]))
-    caption = Text(
-        "Logit spread under {optimiser}. All start together; with the same learning rate the smaller initialisation "
-        "moves away, with the corrected one it lies on the scaled model's curve.",
-        "{optimiser} 下 logit 的标准差。起点相同；学习率相同时，缩小初始化的模型渐行渐远；修正学习率后，则与带缩放的模"
-        "型重合。",
-    ).format(optimiser=NAMES[optimiser])
-    y = LOGIT_STD
-    return figure(f"init-{optimiser}", caption, TRAINING_STEP, y, lines)
+    caption = SAYS["spread-caption"].format(optimiser=SAYS[f"optimiser-{optimiser}"])
+    return figure(f"init-{optimiser}", caption, TRAINING_STEP, LOGIT_STD, lines)
 
 
 def _sentence(setting: Setting, runs: TrainingRuns, start: dict[Key, float]) -> Text:
     spread, query = (numeral(interval(runs[form, "adam", False].spread[-1]).mean) for form in ("scale", "query"))
     apart, factor_of = numeral(max(start.values()), 1), numeral(sqrt(setting["dimension"]))
-    return Text(
-        "At the start a W_q smaller by √d gives the same logits (to {start}); after {steps} steps of Adam at the same "
-        "learning rate they spread {query} instead of {scale}, because each step then counts √d = {root} times as "
-        "much.",
-        "一开始，把 W_q 缩小 √d 倍得到同样的 logit（误差 {start}）；但用同样的学习率训练 {steps} 步 Adam 之后，标准差"
-        "为 {query} 而不是 {scale}，因为此时每一步的分量是原来的 √d = {root} 倍。",
-    ).format(start=apart, steps=setting["steps"], query=query, scale=spread, root=factor_of)
+    return SAYS["outcome"].format(start=apart, steps=setting["steps"], query=query, scale=spread, root=factor_of)
 
 
-NAMES = {
-    "scale": Text("1/√d", "1/√d"),
-    "query": Text("W_q smaller by √d, no scale (T5)", "W_q 缩小 √d 倍，无缩放（T5）"),
-    "both": Text("W_q and W_k smaller by d^¼, no scale", "W_q、W_k 各缩小 d^¼ 倍，无缩放"),
-    "sgd": Text("gradient descent", "梯度下降"),
-    "adam": Text("Adam", "Adam 优化器"),
-}
-START = Text("largest relative difference of the logits at the start", "开始时 logit 的最大相对差")
-APART = Text(
-    "largest relative difference of the logit spread in training, {optimiser}: {form}",
-    "训练中 logit 标准差的最大相对差，{optimiser}：{form}",
-)
-CORRECTED = Text(
-    "the same with the learning rate corrected, {optimiser}: {form}", "修正学习率后的同一差值，{optimiser}：{form}"
-)
-STEP = Text(
-    "first step of W_q, in units of the scaled model's, {optimiser}: {form}",
-    "W_q 的第一步（以带缩放模型的第一步为单位），{optimiser}：{form}",
-)
-END = Text(
-    "logit spread after {steps} steps, {optimiser}: {form} (nats)",
-    "{steps} 步后 logit 的标准差，{optimiser}：{form}（nat）",
-)
-LOSS = Text("loss after {steps} steps, {optimiser}: {form}", "{steps} 步后的损失，{optimiser}：{form}")
-CONDITION = Text(
-    "At initialisation; and afterwards only if the learning rate of the smaller weights is divided by what their "
-    "smallness is worth: d = {d} for W_q under gradient descent, √d = {root} under Adam (√d and d^¼ each when both are "
-    "made smaller).",
-    "在初始化时成立；此后只有把缩小了的权重的学习率相应除小才成立：对 W_q，梯度下降除以 d = {d}，Adam 除以 √d = "
-    "{root}（若两者都缩小，则各为 √d 与 d^¼）。",
-)
-STEPS = (
-    Step(
-        Text("Put the scale into the weight.", "把缩放并入权重。"),
-        equation(row("W_q^′"), frac("W_q", root("d"))),
-    ),
-    Step(
-        Text(
-            "The logits are the same, so is the loss, but the gradient is √d times as large.",
-            "logit 相同，损失相同，但梯度是 √d 倍。",
-        ),
-        equation(frac("∂ L", "∂ W_q^′"), row(root("d"), frac("∂ L", "∂ W_q"))),
-    ),
-    Step(
-        Text(
-            "One step of gradient descent, back in units of W_q, is d times as large.",
-            "换回 W_q 的单位，梯度下降的一步是 d 倍。",
-        ),
-        equation(row(root("d"), "Δ W_q^′"), row("d · Δ W_q")),
-    ),
-    Step(
-        Text(
-            "Adam divides by the gradient's own size, so one √d remains.", "Adam 除以梯度自身的大小，因此只剩一个 √d。"
-        ),
-        equation(row(root("d"), "Δ W_q^′"), row(root("d"), "Δ W_q")),
-    ),
-)
-CLAIM = Claim(
+CLAIM = SAYS.claim(
     id="init-instead-of-scale",
-    title=Text("A smaller initialisation replaces 1/√d", "更小的初始化可以代替 1/√d"),
-    question=Text("T5 has no 1/√d at all. How does it get away with that?", "T5 根本没有 1/√d，它为什么没事？"),
-    statement=Text(
-        "Instead of dividing by √d_k one may initialise W_q (or W_q and W_k) correspondingly smaller, as T5 does: at "
-        "the start the two are the same (Su 8620, which document 004 refers to).",
-        "不除以 √d_k，也可以把 W_q（或 W_q、W_k）相应地初始化得更小，T5 就是这样做的：在初始阶段两者等价（文档 004 所引"
-        "的苏剑林 8620）。",
-    ),
     sources=("004",),
-    hypothesis=Text(
-        "The logits agree to 10⁻⁹ at the start, and at the same learning rate their spread stays within 10 % of the "
-        "scaled model's for the whole training, under gradient descent and under Adam (95 % interval over seeds).",
-        "开始时 logit 相差不到 10⁻⁹；且在同样的学习率下，无论梯度下降还是 Adam，整个训练过程中其标准差与带缩放的模型相"
-        "差不超过 10 %（按种子的 95 % 区间）。",
-    ),
     expected="conditional",
     experiment=experiment,
     quick={
@@ -300,5 +226,4 @@ CLAIM = Claim(
         "adam": 0.003,
     },
     full={"dimension": 256, "steps": 300, "seeds": 12},
-    steps=STEPS,
 )
