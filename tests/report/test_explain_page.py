@@ -9,9 +9,9 @@ import pytest
 
 from isotherm.report.explain import page as pages
 from isotherm.report.explain import words
-from isotherm.report.page_words import PAGE
 from tests.report import claims
 from tests.report.conftest import Opened
+from tests.report.page_words import PAGE
 
 KEPT = re.compile(
     r"softmax|logit|isotherm|transformers|attention|Transformer|BERT|Attention|scaled?|self|zhihu\.com/\S+|UTC|Isotherm"

@@ -7,10 +7,9 @@ from importlib.resources import files
 
 import pytest
 
-from isotherm.report import vocabulary
-from isotherm.report.page_words import PAGE
 from tests.report import records
 from tests.report.conftest import Opened
+from tests.report.page_words import PAGE, STATISTICS
 
 # Terms and names that Chinese text keeps, and single letters of formulas.
 KEPT = (
@@ -96,10 +95,10 @@ def test_hostile_names_stay_text(opened):
 def test_every_statistic_paints_the_map_its_own_way(opened):
     page = opened(records.gpt2()).page
     seen = set()
-    for key in ["state", *(statistic.key for statistic in vocabulary.STATISTICS)]:
+    for key in ["state", *(statistic["key"] for statistic in STATISTICS)]:
         page.locator("#stat").select_option(key)
         seen.add(tuple(fills(page)))
-    assert len(seen) == len(vocabulary.STATISTICS) + 1
+    assert len(seen) == len(STATISTICS) + 1
 
 
 def test_the_keyboard_walks_the_map_and_opens_a_head(opened):
@@ -163,8 +162,8 @@ def test_chinese_leaves_no_english(opened, make):
     page.locator("#lang-zh").click()
     assert page.evaluate("document.documentElement.lang") == "zh-CN"
     assert "lang=zh" in page.evaluate("location.hash")
-    for statistic in vocabulary.STATISTICS if make is records.gpt2 else vocabulary.STATISTICS[:1]:
-        page.locator("#stat").select_option(statistic.key)
+    for statistic in STATISTICS if make is records.gpt2 else STATISTICS[:1]:
+        page.locator("#stat").select_option(statistic["key"])
         assert [text for text in visible_texts(page) if re.search(r"[A-Za-z]", re.sub(KEPT, "", text))] == []
     for said in page.locator("[data-said]").all_inner_texts():
         assert said == "" or re.search(r"[\u4e00-\u9fff]", said)

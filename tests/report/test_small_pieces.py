@@ -11,11 +11,12 @@ from itertools import pairwise
 import pytest
 from rich.console import Console
 
+from isotherm.language import Text
 from isotherm.report import digits, html, markdown, summary, sweep, terminal, vocabulary
 from isotherm.report.draw import axes, palette
 from isotherm.report.draw import terminal as drawing
-from isotherm.report.page_words import PAGE
 from tests.report import drawn, records
+from tests.report.page_words import PAGE, STATISTICS
 
 
 @pytest.mark.parametrize("module", [digits, palette, axes, drawing, sweep])
@@ -97,7 +98,7 @@ def test_infinite_logits_do_not_vanish():
 
 def test_every_text_is_in_both_languages():
     texts = [*PAGE.values(), *vocabulary.STATES.values(), *vocabulary.SEVERITIES.values()]
-    texts += [text for statistic in vocabulary.STATISTICS for text in (statistic.name, statistic.caption)]
+    texts += [Text(*statistic[key]) for statistic in STATISTICS for key in ("name", "caption")]
     for text in texts:
         assert text.en
         assert text.zh

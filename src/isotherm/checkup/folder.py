@@ -1,6 +1,5 @@
 """Check a model folder before transformers reads it: one sentence names the file that is wrong, and nothing is built."""
 
-import json
 import re
 from collections.abc import Iterator
 from math import isnan
@@ -9,9 +8,9 @@ from typing import Any
 
 from isotherm.errors import InputError
 from isotherm.language import Text
+from isotherm.record.files import parse_json, read_bytes
 
 LARGEST_JSON = 2**24
-DEEPEST_JSON = 64
 LARGEST_NUMBER = 10**15
 """No size, length or frequency in a configuration is larger."""
 MOST = 100_000
@@ -61,46 +60,30 @@ def _holds_weights(path: Path) -> bool:
 
 
 def _read_object(path: Path) -> dict[str, Any]:
-    """A JSON object of bounded size and depth."""
-    try:
-        with path.open("rb") as file:
-            data = file.read(LARGEST_JSON + 1)
-    except OSError as error:
-        raise InputError(path, Text("cannot be read ({why})", "无法读取（{why}）").format(why=error.strerror)) from None
-    if len(data) > LARGEST_JSON:
-        larger = Text("larger than {limit} MiB", "大于 {limit} MiB").format(limit=LARGEST_JSON // 2**20)
-        raise InputError(path, larger)
-    deep = Text("nested too deeply", "嵌套过深")
-    try:
-        found = json.loads(data.decode("utf-8"))
-    except RecursionError:
-        raise InputError(path, deep) from None
-    except ValueError as error:
-        raise InputError(path, Text("not JSON ({why})", "不是 JSON（{why}）").format(why=error)) from None
+    """A JSON object of bounded size and depth. Somebody else wrote it: a key may stand twice, as transformers allows."""
+    found = parse_json(path, read_bytes(path, LARGEST_JSON), unique=False)
     if not isinstance(found, dict):
         raise InputError(path, Text("not an object", "不是对象"))
-    if any(depth > DEEPEST_JSON for depth, _, _ in _numbers(found)):
-        raise InputError(path, deep)
     return found
 
 
-def _numbers(value: Any, key: str = "", depth: int = 0) -> Iterator[tuple[int, str, Any]]:
-    """Depth, nearest key and value of everything that is no container. The keys of `label2id` are a dataset's words."""
-    stack = [(depth, key, value)]
+def _numbers(config: dict[str, Any]) -> Iterator[tuple[str, Any]]:
+    """Nearest key and value of everything that is no container. The keys of `label2id` are a dataset's words."""
+    stack: list[tuple[str, Any]] = [("", config)]
     while stack:
-        depth, key, value = stack.pop()
+        key, value = stack.pop()
         if isinstance(value, dict):
-            stack += [(depth + 1, key if key == "label2id" else str(name), inner) for name, inner in value.items()]
+            stack += [(key if key == "label2id" else str(name), inner) for name, inner in value.items()]
         elif isinstance(value, list):
-            stack += [(depth + 1, key, inner) for inner in value]
+            stack += [(key, inner) for inner in value]
         else:
-            yield depth, key, value
+            yield key, value
 
 
 def check_sizes(config: dict[str, Any], where: object) -> None:
     """Refuse a configuration with a number that no model has."""
     layers, experts = ("layers", 1), ("experts", 1)
-    for _, key, value in _numbers(config):
+    for key, value in _numbers(config):
         if isinstance(value, float) and isnan(value):
             raise InputError(where, Text("{key} is NaN", "{key} 是 NaN").format(key=key[:80]))
         if type(value) is not int:

@@ -17,11 +17,12 @@ SEAL = "seal"
 """The key of a sealed object that holds the hash of the others."""
 
 
-def read_bytes(path: str | Path) -> bytes:
-    """A file's bytes."""
+def read_bytes(path: str | Path, most: int | None = None) -> bytes:
+    """A file's bytes, of which there may be `most`, or `LARGEST_FILE`."""
+    most = LARGEST_FILE if most is None else most
     try:
         with Path(path).open("rb") as file:
-            data = file.read(LARGEST_FILE + 1)
+            data = file.read(most + 1)
     except FileNotFoundError as error:
         raise InputError(path, Text("there is no such file", "没有这个文件")) from error
     except IsADirectoryError as error:
@@ -29,16 +30,15 @@ def read_bytes(path: str | Path) -> bytes:
     except (OSError, ValueError) as error:
         why = getattr(error, "strerror", None) or str(error)
         raise InputError(path, Text("cannot be read ({why})", "无法读取（{why}）").format(why=why)) from error
-    if len(data) > LARGEST_FILE:
-        most = Text("larger than {most} MiB", "大于 {most} MiB").format(most=LARGEST_FILE >> 20)
-        raise InputError(path, most)
+    if len(data) > most:
+        raise InputError(path, Text("larger than {most} MiB", "大于 {most} MiB").format(most=most >> 20))
     return data
 
 
-def parse_json(name: object, data: bytes) -> Any:
-    """The value in JSON text; `name` is what an error calls it. No object may have one key twice."""
+def parse_json(name: object, data: bytes, *, unique: bool = True) -> Any:
+    """The value in JSON text; `name` is what an error calls it. If `unique`, no object may have one key twice."""
     try:
-        found = json.loads(data, object_pairs_hook=_object)
+        found = json.loads(data, object_pairs_hook=_object if unique else None)
     except RecursionError:
         found, deep = None, True
     except ValueError as error:  # also bytes that are not UTF-8, and whole numbers of thousands of digits

@@ -14,7 +14,6 @@ from isotherm.record import CheckRecord
 from isotherm.report import shell, vocabulary
 from isotherm.report.draw import palette
 from isotherm.report.files import write_atomically
-from isotherm.report.page_words import PAGE
 from isotherm.report.payload import ALPHABET, payload, size_of
 
 LIMIT = 500_000
@@ -66,7 +65,7 @@ def _embedded(data: dict[str, Any]) -> str:
 
 
 def _vocabulary() -> dict[str, Any]:
-    """Words, signs and colours, which the page's script takes from here."""
+    """Words, signs and colours. Those that only the page shows are in `page/words.json`: [English, Chinese]."""
     states = {
         state: {
             "glyph": vocabulary.STATE_GLYPHS[state],
@@ -75,24 +74,13 @@ def _vocabulary() -> dict[str, Any]:
         }
         for state, text in vocabulary.STATES.items()
     }
-    statistics = [
-        {
-            "key": it.key,
-            "name": [it.name.en, it.name.zh],
-            "caption": [it.caption.en, it.caption.zh],
-            "sharp_high": it.sharp_high,
-            "unit_interval": it.unit_interval,
-        }
-        for it in vocabulary.STATISTICS
-    ]
     severities = {
         severity: {"glyph": vocabulary.SEVERITY_GLYPHS[severity], "name": [text.en, text.zh]}
         for severity, text in vocabulary.SEVERITIES.items()
     }
     return {
-        "words": {key: [text.en, text.zh] for key, text in PAGE.items()},
+        **json.loads(shell.asset("words.json")),
         "state_kinds": states,
-        "statistics": statistics,
         "severities": severities,
         "ramp": palette.RAMP,
         "dashes": palette.DASHES,

@@ -1,6 +1,5 @@
-"""The words and signs that every view of a check-up shares: states, severities, statistics, verdicts."""
+"""The words and signs that every view of a check-up shares: states, severities, verdicts."""
 
-from dataclasses import dataclass
 from typing import Final
 
 from isotherm.language import Text
@@ -34,94 +33,6 @@ _COUNTED: Final[dict[Severity, tuple[Text, Text]]] = {
     "warning": (Text("1 warning", "1 个警告"), Text("{n} warnings", "{n} 个警告")),
     "note": (Text("1 note", "1 条提示"), Text("{n} notes", "{n} 条提示")),
 }
-
-
-@dataclass(frozen=True)
-class Statistic:
-    """One statistic of a head.
-
-    `sharp_high`: a large value means a sharp softmax, so the colour ramp is reversed. `unit_interval`: the statistic
-    lies in [0, 1] by definition.
-    """
-
-    key: str
-    name: Text
-    caption: Text
-    sharp_high: bool
-    unit_interval: bool
-
-
-STATISTICS: Final[tuple[Statistic, ...]] = (
-    Statistic(
-        "gate_p50",
-        Text("Gradient gate, median row", "梯度闸门，中位行"),
-        Text(
-            "1 − Σp² of the median row: 1 lets the gradient through, 0 is an arg-max that passes none.",
-            "中位行的 1 − Σp²：1 表示梯度畅通，0 即 arg-max，梯度无法通过。",
-        ),
-        sharp_high=False,
-        unit_interval=True,
-    ),
-    Statistic(
-        "gate_p10",
-        Text("Gradient gate, 10th percentile", "梯度闸门，第 10 百分位"),
-        Text(
-            "One row in ten is more closed than this. Collapse shows here first, while the mean still looks healthy.",
-            "每十行有一行比此值更闭合。均值尚好时，坍缩最先在此显现。",
-        ),
-        sharp_high=False,
-        unit_interval=True,
-    ),
-    Statistic(
-        "entropy_fraction",
-        Text("Entropy as a fraction of ln n", "熵占 ln n 的比例"),
-        Text(
-            "Entropy of the median row over ln n: 1 is uniform over the n visible keys, 0 a single key.",
-            "中位行的熵除以 ln n：1 表示在 n 个可见键上均匀，0 表示只看一个键。",
-        ),
-        sharp_high=False,
-        unit_interval=True,
-    ),
-    Statistic(
-        "max_logit",
-        Text("Largest logit", "最大 logit"),
-        Text("The largest logit of any row, in nats.", "所有行中最大的 logit，单位为奈特。"),
-        sharp_high=True,
-        unit_interval=False,
-    ),
-    Statistic(
-        "logit_std",
-        Text("Logit spread σ", "logit 标准差 σ"),
-        Text(
-            "Standard deviation of the logits over the visible keys, in nats; the softmax freezes near σ_c = √(2 ln n).",
-            "可见键上 logit 的标准差，单位为奈特；softmax 在 σ_c = √(2 ln n) 附近冻结。",
-        ),
-        sharp_high=True,
-        unit_interval=False,
-    ),
-    Statistic(
-        "top1",
-        Text("Largest weight", "最大权重"),
-        Text("Probability of the most attended key, median row.", "中位行中受关注最多的键的概率。"),
-        sharp_high=True,
-        unit_interval=True,
-    ),
-    Statistic(
-        "sink",
-        Text("Mass on the first key", "首键质量"),
-        Text("Mean probability of the first visible key.", "第一个可见键的平均概率。"),
-        sharp_high=True,
-        unit_interval=True,
-    ),
-    Statistic(
-        "n_eff",
-        Text("Effective number of keys", "有效键数"),
-        Text("1/Σp² of the median row: how many keys share the attention.", "中位行的 1/Σp²：有多少个键分得注意力。"),
-        sharp_high=False,
-        unit_interval=False,
-    ),
-)
-
 AS_IS: Final = Text("as is", "现状")
 EXACT: Final = Text("exact", "精确")
 SAMPLED: Final = Text(
