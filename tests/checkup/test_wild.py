@@ -1,5 +1,7 @@
 """Models nobody here wrote: what was found on them, as small models of the same kind."""
 
+from types import SimpleNamespace
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -100,3 +102,29 @@ def test_a_hub_name_may_have_a_dot(name, monkeypatch):
 def test_what_can_only_be_a_path_is_not_looked_up(name):
     with pytest.raises(InputError, match="no such folder"):
         load(name, Loading())
+
+
+class Scaled(Mixer):
+    """The same with a scale of its own, and a configuration."""
+
+    def __init__(self, scale, config):
+        super().__init__()
+        self.scale, self.config = scale, config
+        self.scores = lambda a: a * (scale * (DIM // HEADS) ** 0.5)
+
+
+@pytest.mark.parametrize(
+    ("config", "severities"),
+    [
+        (object(), ["warning"]),
+        (SimpleNamespace(model_type="mine"), ["warning"]),
+        (SimpleNamespace(attention_scores_scalar=100), []),
+        (SimpleNamespace(attention_scores_scalar=16), ["error"]),
+        (SimpleNamespace(attention_multiplier=0.1), []),
+        (SimpleNamespace(attention_multiplier=0.2), ["error"]),
+    ],
+    ids=["any object", "unknown type", "litgpt", "litgpt, wrong", "granite", "granite, wrong"],
+)
+def test_only_a_declaration_makes_an_error(config, severities):
+    found = [finding for finding in look(Scaled(0.1, config)).findings if finding.code == "scale-mismatch"]
+    assert [finding.severity for finding in found] == severities
