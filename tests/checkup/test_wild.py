@@ -1,5 +1,6 @@
 """Models nobody here wrote: what was found on them, as small models of the same kind."""
 
+from statistics import median
 from types import SimpleNamespace
 
 import pytest
@@ -12,7 +13,7 @@ from isotherm.checkup.load import Loading, load
 from isotherm.cli import run
 from isotherm.errors import InputError
 from isotherm.report import summary
-from tests.checkup.models import DIM, HEADS, Model, batch
+from tests.checkup.models import DIM, HEADS, Attention, Model, batch
 
 
 class Mixer(nn.Module):
@@ -128,3 +129,39 @@ class Scaled(Mixer):
 def test_only_a_declaration_makes_an_error(config, severities):
     found = [finding for finding in look(Scaled(0.1, config)).findings if finding.code == "scale-mismatch"]
     assert [finding.severity for finding in found] == severities
+
+
+class Fused(nn.Module):
+    """q, k and v from one projection, at a scale of one's choice."""
+
+    def __init__(self, scale):
+        super().__init__()
+        self.c_attn, self.scale = nn.Linear(DIM, 3 * DIM), scale
+
+    def forward(self, x):
+        q, k, v = (y.unflatten(-1, (HEADS, -1)).transpose(1, 2) for y in self.c_attn(x).chunk(3, -1))
+        return F.scaled_dot_product_attention(q, k, v, scale=self.scale).transpose(1, 2).flatten(2)
+
+
+def test_advice_on_a_fused_projection_spares_keys_and_values():
+    torch.manual_seed(0)
+    model = Model(Fused(20.0)).eval()
+    before = isotherm.check(model, batch(), what_if=(), compare=False).layers[0].advice
+    assert "the part of layers.0.c_attn.weight (and its bias) that gives the queries" in before.how.en
+    with torch.no_grad():
+        model.layers[0].c_attn.weight[:DIM] *= before.factor
+        model.layers[0].c_attn.bias[:DIM] *= before.factor
+    spreads = [head.logit_std for head in isotherm.check(model, batch(), what_if=()).layers[0].head_stats]
+    assert median(spreads) == pytest.approx(before.target, rel=1e-3)
+
+
+def test_advice_under_a_norm_names_its_gain():
+    torch.manual_seed(0)
+    layer = Attention(norm=True, scale=100.0)
+    found = look(layer).findings
+    assert {finding.code for finding in found} >= {"logits-large", "frozen-at-init"}
+    assert all("gain of the query norm" in finding.advice.en for finding in found if finding.head is not None)
+    gamma = 100 / next(finding.evidence["max_logit"] for finding in found if finding.code == "logits-large")
+    with torch.no_grad():
+        layer.q_norm.weight.mul_(gamma)
+    assert "logits-large" not in {finding.code for finding in look(layer).findings}

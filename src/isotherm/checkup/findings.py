@@ -6,6 +6,7 @@ from math import inf
 from typing import get_args
 
 from isotherm.checkup import thresholds as limits
+from isotherm.checkup.audit import NORMALISED, UNDECLARED_NORM
 from isotherm.checkup.declare import CONVENTION
 from isotherm.language import Text
 from isotherm.probe import NotFinite
@@ -159,6 +160,12 @@ KINDS = {
     ),
 }
 CODES = tuple(KINDS)
+UNDER_A_NORM = Text(
+    "q and k are normalised, so rescaling the query weights does nothing: multiply the gain of the query norm, or the learned"
+    " temperature, by {gamma:.3g}.",
+    "q 与 k 经过归一化，改查询权重无效：请将查询归一化的增益（或可学习的温度）乘以 {gamma:.3g}。",
+)
+"""Advice in place of a finding's own where a norm stands between the projection and the logits."""
 OF_A_MODULE = Text(
     "The output of {name} has NaN or Inf; no attention before it has.",
     "{name} 的输出含有 NaN 或 Inf，它之前的注意力没有。",
@@ -291,14 +298,21 @@ def _heads(subject: Subject, layer: Layer) -> Iterator[Finding]:
         if subject.at_initialisation and (head.logit_std or 0) > edge:
             evidence = {"logit_std": head.logit_std, "freezing": edge, "gate_p50": head.jacobian_trace.p50}
             words = {"name": layer.name, "sigma": head.logit_std, "n": layer.keys, "edge": edge}
-            yield finding("frozen-at-init", "error", at, evidence, **words)
+            frozen = finding("frozen-at-init", "error", at, evidence, **words)
+            yield _advised(frozen, layer, edge / 2 / (head.logit_std or 1.0))
 
 
 def _large(layer: Layer, head: HeadStats, code: str, severity: Severity, limit: float) -> Finding:
     evidence: Evidence = {"max_logit": head.max_logit, "limit": limit, "logit_std": head.logit_std}
     gamma = limits.LARGE.value / (head.max_logit or 1.0)
     words = {"name": layer.name, "logit": head.max_logit, "limit": limit, "gamma": gamma}
-    return finding(code, severity, (layer.index, head.head), evidence, **words)
+    return _advised(finding(code, severity, (layer.index, head.head), evidence, **words), layer, gamma)
+
+
+def _advised(found: Finding, layer: Layer, gamma: float) -> Finding:
+    """The finding with the advice that works in this layer."""
+    normalised = layer.scale.note in (NORMALISED, UNDECLARED_NORM)
+    return replace(found, advice=UNDER_A_NORM.format(gamma=gamma)) if normalised else found
 
 
 def _condensed(found: list[Finding]) -> list[Finding]:
