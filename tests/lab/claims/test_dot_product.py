@@ -3,7 +3,8 @@
 import pytest
 
 from isotherm import scale, theory
-from isotherm.lab.claims import bounded_inputs, dot_variance, sqrt_is_the_right_power, variance_is_sqrt_d
+from isotherm.lab.claims import dot_variance, sqrt_is_the_right_power, variance_is_sqrt_d
+from isotherm.lab.claims.bounded_inputs import experiment as bounded_inputs
 from isotherm.scale import Resolved
 
 from .running import multiplies_by, run, value_of
