@@ -77,7 +77,7 @@ def test_a_model_whose_attention_was_not_seen_is_checked_too():
         def forward(self, x):
             return x / 0
 
-    assert [f.code for f in report(Silent()).findings] == ["invalid-output"]
+    assert [f.code for f in report(Silent()).findings] == ["invalid-output", "nothing-seen"]
 
 
 def test_overflow_is_found_without_a_bad_weight():

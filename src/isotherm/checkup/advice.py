@@ -18,6 +18,11 @@ GAIN = Text(
     "multiply the gain of the layer's query norm by {factor:.3g}: rescaling the projection does nothing, the norm cancels that",
     "将该层查询归一化的增益乘以 {factor:.3g}：改投影权重无效，归一化会抵消它",
 )
+PART = Text(
+    "multiply the part of {source}.weight (and its bias) that gives the queries by {factor:.3g}, and leave the rest",
+    "将 {source}.weight（及其偏置）中产生查询的那部分乘以 {factor:.3g}，其余不动",
+)
+"""For a projection that gives keys as well, and perhaps values."""
 POWERS = {"query_pre_attn_scalar": -2, "attention_multiplier": 1}
 """Configuration keys that set the scale. To multiply the scale by f, multiply the key's value by f to this power."""
 ALTERNATIVELY = Text("{first}; or {second}", "{first}；或者{second}")
@@ -57,7 +62,9 @@ def _how(capture: Capture, declared: Declared, place: LayerPlace, factor: float)
         return CONFIG.format(key=key, value=f"{float(place.get(key)) * factor ** POWERS[key]:.4g}")
     if capture.q_factor.source is None:
         return handed
-    return ALTERNATIVELY.format(first=WEIGHT.format(source=capture.q_factor.source, factor=factor), second=handed)
+    shared = capture.q_factor.source == capture.k_factor.source
+    first = (PART if shared else WEIGHT).format(source=capture.q_factor.source, factor=factor)
+    return ALTERNATIVELY.format(first=first, second=handed)
 
 
 LONGER = Text(

@@ -1,8 +1,9 @@
 """The scale a model declares, read from its configuration and from what is known of its architecture.
 
 `declared` returns the multiplier between the projections' q·k and the logits that the architecture's definition asks for:
-the rule, its number, and the configuration keys they were read from. A model without a configuration declares nothing and
-is compared with the convention, 1/√d.
+the rule, its number, and the configuration keys they were read from. A model declares nothing if its configuration has no key
+about the scale and its layers are not transformers' own: it is compared with the convention, 1/√d, and departing from that is
+no error.
 """
 
 from collections.abc import Callable
@@ -69,7 +70,8 @@ def declared(place: LayerPlace) -> Declared:
     factor, rope = _rope(place)
     rule = rule if factor is None else rule * factor
     number = value_of(rule, place.head_dim, 1024)
-    return Declared(str(rule), number, ", ".join(filter(None, (source, rope))))
+    told = [part for part in (source, rope) if part and part != CONVENTION]
+    return Declared(str(rule), number, ", ".join(told) or CONVENTION)
 
 
 def _own(rule: Rule, place: LayerPlace) -> Declared:
@@ -87,7 +89,10 @@ def _base(place: LayerPlace) -> tuple[Rule, str]:
         return Fixed(float(scalar) ** -0.5), f"query_pre_attn_scalar = {scalar}"
     if (number := place.get("attention_multiplier")) is not None:
         return Fixed(float(number)), f"attention_multiplier = {number}"
-    return InverseSqrt(), "architecture"
+    if (scalar := place.get("attention_scores_scalar")) is not None:
+        return Fixed(float(scalar) ** -0.5), f"attention_scores_scalar = {scalar}"
+    known = type(place.module).__module__.startswith("transformers.")
+    return InverseSqrt(), "architecture" if known else CONVENTION
 
 
 def _unscaled(place: LayerPlace) -> tuple[Rule, str]:
@@ -122,6 +127,11 @@ def _deberta(place: LayerPlace) -> tuple[Rule, str]:
     return Fixed(1 / sqrt(place.head_dim * terms)), f"pos_att_type gives {terms} terms"
 
 
+def _zamba2(place: LayerPlace) -> tuple[Rule, str]:
+    """Heads are twice as wide as usual, since they read the first layer's input as well; the scale is that of half a head."""
+    return Fixed((place.head_dim / 2) ** -0.5), f"architecture ({place.model_type})"
+
+
 _MLA = ("deepseek_v2", "deepseek_v3", "deepseek_v32", "kimi_k2", "longcat_flash", "glm4_moe_lite", "minicpm3", "youtu")
 _NO_SCALE = (
     "t5", "mt5", "umt5", "longt5", "switch_transformers", "pop2piano", "udop", "pix2struct", "pix2struct_text_model",
@@ -134,6 +144,7 @@ _ARCHITECTURES: dict[str, Callable[[LayerPlace], tuple[Rule, str]]] = {
     **dict.fromkeys(("gpt2", "imagegpt", "decision_transformer", "gpt_bigcode"), _gpt2),
     **dict.fromkeys(("deberta", "deberta-v2"), _deberta),
     "mpt": _mpt,
+    "zamba2": _zamba2,
 }
 
 

@@ -6,6 +6,7 @@ from math import inf
 from typing import get_args
 
 from isotherm.checkup import thresholds as limits
+from isotherm.checkup.audit import NORMALISED, UNDECLARED_NORM
 from isotherm.checkup.declare import CONVENTION
 from isotherm.language import Text
 from isotherm.probe import NotFinite
@@ -136,6 +137,19 @@ KINDS = {
         ),
         limits.LOADED,
     ),
+    "nothing-seen": Kind(
+        Text(
+            "No attention was seen in this model, so nothing was checked.",
+            "没有看到该模型的任何注意力，因此什么都没有检查。",
+        ),
+        Text(
+            "If the model attends, run it uncompiled and unscripted, in one thread, with attention that calls softmax or"
+            " F.scaled_dot_product_attention; or let it call isotherm.attention.",
+            "若模型确有注意力，请以未编译、未脚本化的形式在单线程中运行，并让注意力调用 softmax 或"
+            " F.scaled_dot_product_attention；也可改用 isotherm.attention。",
+        ),
+        limits.SEEN,
+    ),
     "attention-not-seen": Kind(
         Text("{name} ({module}) was not seen: {why}", "没有看到 {name}（{module}）：{why}"),
         Text(
@@ -146,6 +160,12 @@ KINDS = {
     ),
 }
 CODES = tuple(KINDS)
+UNDER_A_NORM = Text(
+    "q and k are normalised, so rescaling the query weights does nothing: multiply the gain of the query norm, or the learned"
+    " temperature, by {gamma:.3g}.",
+    "q 与 k 经过归一化，改查询权重无效：请将查询归一化的增益（或可学习的温度）乘以 {gamma:.3g}。",
+)
+"""Advice in place of a finding's own where a norm stands between the projection and the logits."""
 OF_A_MODULE = Text(
     "The output of {name} has NaN or Inf; no attention before it has.",
     "{name} 的输出含有 NaN 或 Inf，它之前的注意力没有。",
@@ -162,7 +182,8 @@ def findings(
     """Findings about scales, heads, implementations and what was not seen, in layer order."""
     found = [one for layer in layers for one in (*_scale(layer), *_condensed([*_heads(subject, layer)]))]
     found += [_disagreement(comparison) for comparison in comparisons if not comparison.agree]
-    return found + [_unseen(module) for module in unseen]
+    found += [_unseen(module) for module in unseen]
+    return found if layers or found else [finding("nothing-seen", "warning", (None, None), {})]
 
 
 def gravest_first(found: Iterable[Finding]) -> tuple[Finding, ...]:
@@ -277,14 +298,21 @@ def _heads(subject: Subject, layer: Layer) -> Iterator[Finding]:
         if subject.at_initialisation and (head.logit_std or 0) > edge:
             evidence = {"logit_std": head.logit_std, "freezing": edge, "gate_p50": head.jacobian_trace.p50}
             words = {"name": layer.name, "sigma": head.logit_std, "n": layer.keys, "edge": edge}
-            yield finding("frozen-at-init", "error", at, evidence, **words)
+            frozen = finding("frozen-at-init", "error", at, evidence, **words)
+            yield _advised(frozen, layer, edge / 2 / (head.logit_std or 1.0))
 
 
 def _large(layer: Layer, head: HeadStats, code: str, severity: Severity, limit: float) -> Finding:
     evidence: Evidence = {"max_logit": head.max_logit, "limit": limit, "logit_std": head.logit_std}
     gamma = limits.LARGE.value / (head.max_logit or 1.0)
     words = {"name": layer.name, "logit": head.max_logit, "limit": limit, "gamma": gamma}
-    return finding(code, severity, (layer.index, head.head), evidence, **words)
+    return _advised(finding(code, severity, (layer.index, head.head), evidence, **words), layer, gamma)
+
+
+def _advised(found: Finding, layer: Layer, gamma: float) -> Finding:
+    """The finding with the advice that works in this layer."""
+    normalised = layer.scale.note in (NORMALISED, UNDECLARED_NORM)
+    return replace(found, advice=UNDER_A_NORM.format(gamma=gamma)) if normalised else found
 
 
 def _condensed(found: list[Finding]) -> list[Finding]:

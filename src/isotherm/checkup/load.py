@@ -5,6 +5,7 @@ import hashlib
 import importlib
 import logging
 import os
+import re
 import sys
 import warnings
 from collections.abc import Iterator
@@ -23,6 +24,9 @@ from isotherm.language import Text
 
 DEFAULT_SHA256 = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"
 """SHA-256 of model.safetensors as published for sentence-transformers/all-MiniLM-L6-v2."""
+HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?", re.ASCII)
+FILES = (".json", ".safetensors", ".bin", ".pt", ".pth", ".ckpt", ".gguf", ".onnx", ".txt", ".toml", ".py", ".zip")
+"""Endings of files, which no model of a hub is named by. Other names may have a dot: Llama-3.2-1B."""
 EXTRA = Text("install it with: pip install 'isotherm[{extra}]'", "请安装：pip install 'isotherm[{extra}]'")
 
 
@@ -58,7 +62,7 @@ def load(spec: str | None, loading: Loading) -> Loaded:
     module, colon, function = spec.partition(":")
     if colon and module.replace(".", "").isidentifier() and function.isidentifier():
         return _factory(spec, module, function, loading)
-    if Path(spec).suffix or spec.startswith((".", "/", "~")):
+    if not HUB_NAME.fullmatch(spec) or Path(spec).suffix.lower() in FILES:
         raise InputError(spec, Text("no such folder", "没有这个文件夹"))
     return _transformers(spec, spec, spec, loading)
 

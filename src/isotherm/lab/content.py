@@ -117,4 +117,4 @@ def _mathml(latex: str) -> str:
         return latex
     from latex2mathml.converter import convert
 
-    return re.sub(r"^<math[^>]*>|</math>$", "", str(convert(latex)))
+    return re.sub(r"^<math[^>]*>|</math>$", "", str(convert(latex, display="block")))

@@ -89,7 +89,7 @@ class Mode(TorchFunctionMode):
         elif name == "multi_head_attention_forward":
             multihead.look_at_function(self._session, args, kwargs)
         elif isinstance(result, Tensor):
-            self._project(name, args, result)
+            self._project(name, (*args, *kwargs.values()), result)
             self._follow(name, args, kwargs, result)
         elif name == "__setitem__":
             self._scores.pop(args[0], None)

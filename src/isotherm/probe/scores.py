@@ -165,17 +165,20 @@ Find = Callable[[object], Scores | None]
 
 
 def _add(find: Find, args: Args, kwargs: Kwargs) -> Scores | None:
+    """A sum of scores and something else. A sum of two scores is followed only if it is a tensor and itself."""
     one, other, alpha = args[0], args[1], kwargs.get("alpha", 1)
-    mine = find(one)
+    mine, theirs, times = find(one), find(other), _number(alpha)
+    if mine is not None and theirs is not None:
+        return mine.times(1 + times) if one is other and times is not None else None
     if mine is not None:
         return mine.plus(other, alpha)
-    theirs = find(other)
-    return theirs.plus(one) if theirs is not None and alpha == 1 else None
+    return theirs.plus(one) if theirs is not None and times == 1 else None
 
 
 def _subtract(find: Find, args: Args, kwargs: Kwargs) -> Scores | None:
     mine, alpha = find(args[0]), _number(kwargs.get("alpha", 1))
-    return None if mine is None or alpha is None else mine.plus(args[1], -alpha)
+    made_of_scores = find(args[1]) is not None
+    return None if mine is None or alpha is None or made_of_scores else mine.plus(args[1], -alpha)
 
 
 def _multiply(find: Find, args: Args, kwargs: Kwargs) -> Scores | None:  # noqa: ARG001

@@ -114,7 +114,11 @@ def verdict(record: CheckRecord) -> Text:
     if not record.layers:
         return vocabulary.NOT_SEEN
     counts = [vocabulary.counted(severity, n) for severity, n in severity_counts(record).items() if n]
-    return vocabulary.joined(counts) if counts else vocabulary.HEALTHY
+    found = vocabulary.joined(counts) if counts else vocabulary.HEALTHY
+    unknown = sum(layer.scale.effective is None for layer in record.layers)
+    if not unknown:
+        return found
+    return vocabulary.NOT_AUDITED.format(verdict=found, n=unknown, layers=len(record.layers))
 
 
 def verdict_severity(record: CheckRecord) -> Severity | None:

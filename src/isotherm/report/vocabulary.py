@@ -42,6 +42,9 @@ SAMPLED: Final = Text(
 MIXED: Final = Text("exact and sampled", "部分抽样")
 HEALTHY: Final = Text("Nothing to act on", "没有需要处理的问题")
 NOT_SEEN: Final = Text("No attention was seen", "没有看到任何注意力")
+NOT_AUDITED: Final = Text(
+    "{verdict}; scale not known in {n} of {layers} layers", "{verdict}；{layers} 层中 {n} 层缩放不明"
+)
 
 
 def counted(severity: Severity, n: int) -> Text:

@@ -7,9 +7,9 @@ import torch
 
 from isotherm import ops, scale
 from isotherm.lab.claim import Setting
-from isotherm.lab.claims.additive_needs_no_scale import CLAIM as SPREAD
-from isotherm.lab.claims.additive_needs_no_scale import hidden_spread
-from isotherm.lab.claims.additive_versus_dot_cost import CLAIM as COST
+from isotherm.lab.claims.additive_needs_no_scale.experiment import CLAIM as SPREAD
+from isotherm.lab.claims.additive_needs_no_scale.experiment import hidden_spread
+from isotherm.lab.claims.additive_versus_dot_cost.experiment import CLAIM as COST
 from isotherm.scale import Resolved
 
 from .running import run, value_of

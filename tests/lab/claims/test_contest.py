@@ -3,7 +3,9 @@
 import json
 from dataclasses import replace
 from functools import cache
+from importlib.util import find_spec
 from math import log
+from pathlib import Path
 
 import pytest
 
@@ -12,12 +14,13 @@ from isotherm.errors import InputError, IsothermError
 from isotherm.lab import cache as lab_cache
 from isotherm.lab import claims, contest, recorded
 from isotherm.lab.claim import Setting
-from isotherm.lab.claims.additive_wins_at_large_d import CLAIM as WINS
-from isotherm.lab.claims.scaling_restores_it import CLAIM as RESTORES
+from isotherm.lab.claims.additive_wins_at_large_d.experiment import CLAIM as WINS
+from isotherm.lab.claims.scaling_restores_it.experiment import CLAIM as RESTORES
 from isotherm.language import Text
 from isotherm.record import to_plain
 from isotherm.record.sweep import SWEEP_SCHEMA, Axes, SweepRecord, Trial, TrialOutcome
 from isotherm.scale import Resolved
+from isotherm.theory import freezing_threshold
 from isotherm.train.sweep import run_trials
 
 from .running import multiplies_by, run, value_of
@@ -33,6 +36,13 @@ def test_additive_wins_where_q_and_k_have_unit_variance():
     start = "logit spread at the start, dot product, unscaled, d_k = {d}, q, k of unit variance"
     small, large = (value_of(record, start.format(d=d)) for d in FEW["dimensions"])
     assert large / small == pytest.approx((128 / 16) ** 0.5, rel=0.25)
+
+
+def test_the_derivation_names_the_freezing_threshold_of_five_words():
+    sentence = WINS.steps[1].sentence
+    for text in (sentence.en, sentence.zh):
+        assert f"σ_c = {freezing_threshold(5):.1f}" in text
+        assert f"d_k = {freezing_threshold(5) ** 2:.1f}" in text
 
 
 def test_a_scale_left_in_place_makes_it_no_longer_lose(monkeypatch):
@@ -177,7 +187,7 @@ def test_the_claims_that_show_recorded_runs_are_those_that_read_them():
 
 def lab_parts(claim: str) -> set[str]:
     lab = lab_cache._SOURCE / "lab"
-    reached = lab_cache._reached(lab / "claims" / f"{claim.replace('-', '_')}.py")
+    reached = lab_cache._reached(Path(find_spec(claims.module_of(claim)).origin))
     return {path.relative_to(lab).parts[0] for path in reached if path.is_relative_to(lab)}
 
 

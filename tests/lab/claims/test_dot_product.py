@@ -3,7 +3,10 @@
 import pytest
 
 from isotherm import scale, theory
-from isotherm.lab.claims import bounded_inputs, dot_variance, sqrt_is_the_right_power, variance_is_sqrt_d
+from isotherm.lab.claims.bounded_inputs import experiment as bounded_inputs
+from isotherm.lab.claims.dot_variance import experiment as dot_variance
+from isotherm.lab.claims.sqrt_is_the_right_power import experiment as sqrt_is_the_right_power
+from isotherm.lab.claims.variance_is_sqrt_d import experiment as variance_is_sqrt_d
 from isotherm.scale import Resolved
 
 from .running import multiplies_by, run, value_of

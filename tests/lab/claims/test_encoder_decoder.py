@@ -1,5 +1,5 @@
 from isotherm import scale
-from isotherm.lab.claims.encoder_decoder import CLAIM
+from isotherm.lab.claims.encoder_decoder.experiment import CLAIM
 
 from .running import multiplies_by, run, value_of
 

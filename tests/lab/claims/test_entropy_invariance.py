@@ -3,7 +3,7 @@ from math import log, sqrt
 import pytest
 
 from isotherm import scale
-from isotherm.lab.claims.entropy_invariance import CLAIM, balanced_spread, entropy_of, level_spread
+from isotherm.lab.claims.entropy_invariance.experiment import CLAIM, balanced_spread, entropy_of, level_spread
 
 from .running import multiplies_by, run
 

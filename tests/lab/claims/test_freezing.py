@@ -5,7 +5,7 @@ from math import log
 import pytest
 
 from isotherm import scale, theory
-from isotherm.lab.claims import freezing
+from isotherm.lab.claims.freezing import experiment as freezing
 
 from .running import multiplies_by, run
 

@@ -6,13 +6,11 @@ import torch
 from isotherm import scale
 from isotherm import softmax as forms
 from isotherm.lab.claim import Setting
-from isotherm.lab.claims import (
-    cross_entropy_is_safe,
-    jacobian_at_high_variance,
-    mean_versus_quantile,
-    ten_draws,
-    vanishing_not_exploding,
-)
+from isotherm.lab.claims.cross_entropy_is_safe import experiment as cross_entropy_is_safe
+from isotherm.lab.claims.jacobian_at_high_variance import experiment as jacobian_at_high_variance
+from isotherm.lab.claims.mean_versus_quantile import experiment as mean_versus_quantile
+from isotherm.lab.claims.ten_draws import experiment as ten_draws
+from isotherm.lab.claims.vanishing_not_exploding import experiment as vanishing_not_exploding
 from isotherm.stats import RowStats
 
 from .running import multiplies_by, run, value_of

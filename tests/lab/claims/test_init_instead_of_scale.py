@@ -1,7 +1,7 @@
 import pytest
 
 from isotherm import scale
-from isotherm.lab.claims.init_instead_of_scale import CLAIM, FORMS, factor
+from isotherm.lab.claims.init_instead_of_scale.experiment import CLAIM, FORMS, factor
 
 from .running import multiplies_by, run
 

@@ -7,9 +7,9 @@ from isotherm import scale, softmax
 from isotherm.checkup import load
 from isotherm.errors import InputError
 from isotherm.lab import minilm
-from isotherm.lab.claims.bert import CLAIM as BERT
-from isotherm.lab.claims.heads_differ import CLAIM as HEADS
-from isotherm.lab.claims.trained_model import CLAIM as TRAINED
+from isotherm.lab.claims.bert.experiment import CLAIM as BERT
+from isotherm.lab.claims.heads_differ.experiment import CLAIM as HEADS
+from isotherm.lab.claims.trained_model.experiment import CLAIM as TRAINED
 
 from .running import multiplies_by, run, value_of
 

@@ -4,9 +4,9 @@ import pytest
 import torch
 
 from isotherm import ops, scale
-from isotherm.lab.claims import parallel
-from isotherm.lab.claims.constant_path import CLAIM as PATH
-from isotherm.lab.claims.parallel import CLAIM as PARALLEL
+from isotherm.lab.claims.constant_path.experiment import CLAIM as PATH
+from isotherm.lab.claims.parallel import experiment as parallel
+from isotherm.lab.claims.parallel.experiment import CLAIM as PARALLEL
 
 from .running import multiplies_by, run, value_of
 

@@ -6,7 +6,10 @@ import torch
 
 from isotherm import softmax as forms
 from isotherm.lab.claim import Setting
-from isotherm.lab.claims import a_a_2a, jacobian, one_hot_kills_gradient, softmax_saturates
+from isotherm.lab.claims.a_a_2a import experiment as a_a_2a
+from isotherm.lab.claims.jacobian import experiment as jacobian
+from isotherm.lab.claims.one_hot_kills_gradient import experiment as one_hot_kills_gradient
+from isotherm.lab.claims.softmax_saturates import experiment as softmax_saturates
 
 from .running import run, value_of
 

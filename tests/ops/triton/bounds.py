@@ -10,7 +10,7 @@ from triton.tools.tensor_descriptor import TensorDescriptor
 
 
 class Memory:
-    """Stands in for the interpreter's own access to memory, and asks first."""
+    """Wraps the interpreter's memory and checks every access."""
 
     def __init__(self, real):
         self.real, self.spans = real, []
@@ -44,7 +44,7 @@ class Memory:
 
 
 def spans_of(given):
-    """First byte and the one after the last, of every tensor among a launch's arguments."""
+    """Yield the first byte, and the byte after the last, of every tensor among a launch's arguments."""
     for x in given:
         tensor = x.base if isinstance(x, TensorDescriptor) else x
         if isinstance(x, tuple):
@@ -55,7 +55,7 @@ def spans_of(given):
 
 
 def watch():
-    """From now on."""
+    """Start checking."""
     if isinstance(interpreter._interpreter, Memory):
         return
     memory = interpreter._interpreter = Memory(interpreter._interpreter)

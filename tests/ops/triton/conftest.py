@@ -34,7 +34,7 @@ if not torch.cuda.is_available():
 
 @pytest.fixture(autouse=True)
 def nothing_remembered():
-    """Tests change how calls are done: none is to be done like one of another test."""
+    """Tests patch launchers, so no call may be played from a tape of another test."""
     from isotherm.ops.triton import launch
 
     launch.forget()
@@ -47,7 +47,7 @@ def device():
 
 @pytest.fixture(params=[False, True], ids=["whole", "split"])
 def splitting(request, monkeypatch):
-    """Keys split over programs even where there are few of them."""
+    """Split keys over programs even where they are few."""
     from isotherm.ops.triton import general, key_splits
 
     if request.param:
@@ -58,7 +58,7 @@ def splitting(request, monkeypatch):
 
 @pytest.fixture
 def small_tiles(monkeypatch):
-    """The fast kernels with tiles the interpreter gets through."""
+    """Give the fast path tiles that are small enough for the interpreter."""
     from isotherm.ops.triton import fast, several_scales
 
     if not torch.cuda.is_available():
@@ -72,7 +72,7 @@ def small_tiles(monkeypatch):
 
 @pytest.fixture
 def sums_pay(device, monkeypatch):
-    """Asks for sums of the keys: a number of keys, and a precision, for which they are made."""
+    """A function that makes key sums pay, and returns a number of keys and a type for which they are made."""
     from isotherm.ops.triton import fast
 
     def ask():
@@ -90,7 +90,7 @@ def sums_pay(device, monkeypatch):
 
 
 def pytest_collection_modifyitems(items):
-    """Where there is a GPU, `make test-gpu` runs these, too."""
+    """Where there is a GPU, `make test-gpu` runs these tests, too."""
     for item in items:
         if torch.cuda.is_available() and item.path.parent.name == "triton":
             item.add_marker(pytest.mark.gpu)

@@ -1,6 +1,6 @@
-"""Under Triton's interpreter: a float32 product and a sum are one operation, rounded once, as compilers make it on a GPU.
+"""Makes Triton's interpreter round a float32 product and sum once, as one operation, as compilers do on a GPU.
 
-What a kernel subtracts from a product is then not subtracted from what the product was rounded to.
+A kernel that subtracts from a product then subtracts from the exact product, not from the rounded one.
 """
 
 import operator
@@ -37,7 +37,7 @@ def _contracting(plain, op):
 
 
 def contract():
-    """From now on."""
+    """Start contracting."""
     if InterpreterBuilder.create_fmul is _product:
         return
     InterpreterBuilder.create_fmul = _product

@@ -1,4 +1,4 @@
-"""That the watch over the interpreter's memory sees a step too far; every other test here runs under it."""
+"""The memory check of `bounds.py`, under which every other test here runs, finds an access out of bounds."""
 
 import pytest
 import torch
@@ -17,7 +17,7 @@ def copy(source, into, ahead, N: tl.constexpr):
 @pytest.mark.parametrize("room", [8, 7])
 @pytest.mark.parametrize("ahead", [0, 1, 2, -1])
 def test_a_kernel_stays_in_the_tensors_it_was_given(ahead, room):
-    """A step too far is within the same memory, but not within the view of it that the kernel has."""
+    """The access is inside the same storage, but outside the view that the kernel was given."""
     source, into = torch.arange(12.0)[2:10], torch.zeros(12)[2 : 2 + room]
     if ahead in (0, 1) and room == 8:
         copy[(1,)](source, into, ahead, N=8)

@@ -1,4 +1,4 @@
-"""Compiled kernels are found again by later processes, whichever kernel those use first."""
+"""Later processes find compiled kernels in the cache, whichever kernel they use first."""
 
 import os
 import pkgutil

@@ -1,4 +1,4 @@
-"""Long rows: where float32 sums run out of digits, and where the sums of the keys are put."""
+"""Long rows, where float32 sums run out of digits; scales at which logits do."""
 
 from math import log
 
@@ -19,7 +19,7 @@ KEYS = 8192
 
 @pytest.mark.parametrize(("rest", "spread"), [(0.0025, 1.0), (0.5, 0.45)], ids=["weights", "moments"])
 def test_a_sink_above_thousands_of_keys(rest, spread, device, monkeypatch):
-    """Weights that sum to `rest` beside the sink's 1, each of them below half a unit in the last place of that sum."""
+    """Beside the sink's weight of 1, the others sum to `rest`, and each is below half a unit in the last place of the sum."""
     if device == "cpu":  # small, for the interpreter's sake
         monkeypatch.setattr(fast, "STATISTICS", {False: {32: fast.Tuning(16, 128, 1, 4)}})
     monkeypatch.setattr(key_splits, "PROGRAMS", 1)  # as with many heads: the keys are not split
@@ -81,7 +81,7 @@ def test_a_scale_beyond_float32(scale, device):
 )
 @pytest.mark.parametrize("largest", [0, 64], ids=["first", "in a whole block"])
 def test_scales_at_which_rounding_a_logit_leaves_over_more_than_weights_can_be(largest, scales, dtype, device):
-    """Every key twice, some far larger: of a row's logits at such scales two are equal, all others far below."""
+    """Every key occurs twice and some are far larger, so two logits of a row are equal and all others far below."""
     g = torch.Generator().manual_seed(3)
     q, k, v = (torch.randn(1, 2, size, 32, generator=g).to(dtype) for size in (40, 120, 120))
     k[:, :, :largest] /= 64
@@ -102,7 +102,7 @@ def test_scales_at_which_rounding_a_logit_leaves_over_more_than_weights_can_be(l
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.float32], ids=str)
 def test_no_weight_is_above_one_where_lse_was_rounded(dtype, device):
-    """Frozen rows at logits of 1e10, their lse a few units in its last place too low: thousands, as an exponent."""
+    """Frozen rows at logits of 1e10, with lse a few units in the last place too low: thousands, as an exponent."""
     g = torch.Generator().manual_seed(5)
     q, k, v, d_output = (torch.randn(1, 1, size, 32, generator=g).to(dtype).to(device) for size in (24, 40, 40, 24))
     call = AttentionCall(q, k, v, torch.arange(24, device=device), None, None, False, 0, 1e10, 0.0)

@@ -1,4 +1,4 @@
-"""The general kernel over several blocks of keys: those every row sees whole, and the edges."""
+"""The general kernel over several tiles of keys: full tiles and edge tiles."""
 
 from dataclasses import dataclass
 
@@ -17,7 +17,7 @@ pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")  # NumPy under
 
 @pytest.fixture(autouse=True)
 def small_blocks(device, monkeypatch):
-    """Several blocks of keys even under the interpreter; and no other kernel."""
+    """Use the general kernel only, with several tiles of keys even under the interpreter."""
     monkeypatch.setattr(fast, "can", lambda call: False)
     if device == "cpu":
         monkeypatch.setattr(general, "tile_size", lambda call, backward=False: general.TileSize(16, 16, 4, 1))
@@ -35,7 +35,7 @@ def small_blocks(device, monkeypatch):
 @example(t=40, s=90, causal=True, window=None, first=14, split=False)  # a row that lacks a block's last key
 @example(t=40, s=90, causal=False, window=17, first=32, split=False)
 def test_every_row_meets_its_own_keys(t, s, causal, window, first, split, device):
-    """Their number, the first of them, and the sum of their places, told by logits that are places."""
+    """Each logit is the index of its key, so count, first logit and mean tell which keys a row met."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(key_splits, "LEAST_SPLIT", 16 if split else 1 << 20)
         q = torch.ones(1, 1, t, 16, device=device)
@@ -55,7 +55,7 @@ def test_every_row_meets_its_own_keys(t, s, causal, window, first, split, device
 
 @dataclass(frozen=True)
 class Made:
-    """A problem with one thing about it."""
+    """A problem with one special feature."""
 
     name: str
     causal: bool = False
@@ -138,7 +138,7 @@ def test_several_blocks_of_keys(made, stats, device):
 
 
 def test_a_visible_logit_of_minus_infinity_is_counted_under_a_mask(device):
-    """−inf is how the kernel marks a hidden key; a key that is seen has to be told from it."""
+    """The kernel marks hidden keys by −inf, and must not take a visible logit of −inf for one."""
     made = next(made for made in CASES if made.name == "padding")
     got, want = made.problem(device, torch.float32), made.problem("cpu", torch.float64)
     for problem in (got, want):

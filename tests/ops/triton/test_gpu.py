@@ -32,7 +32,7 @@ def exact(q, k, v, **options):
 
 
 def eager(q, k, v, *, causal, scale):
-    """Attention at the inputs' own precision, weights held: what the error budget is measured by."""
+    """Attention with the whole weight matrix at the inputs' precision. Its error is the budget."""
     k, v = (x.repeat_interleave(q.shape[1] // k.shape[1], 1) for x in (k, v))
     s = (q @ k.mT) * scale
     if causal:
@@ -59,8 +59,8 @@ def eager(q, k, v, *, causal, scale):
     }
 
 
-def staying(monkeypatch, persistent):
-    """Ask for the kernel whose programs stay, or forbid it; the calls of it."""
+def hopper_launches(monkeypatch, persistent):
+    """Require or forbid the persistent kernel, and return the list of its launches."""
     if persistent and torch.cuda.get_device_capability()[0] != 9:
         pytest.skip("Hopper's own kernel")
     calls, stay = [], fast._launch_hopper
@@ -75,13 +75,13 @@ def staying(monkeypatch, persistent):
 @pytest.mark.parametrize("dtype", [HALF, torch.float16, torch.float32], ids=str)
 def test_error_is_at_most_twice_eagers(dtype, d, persistent, causal, size, monkeypatch):
     """At 5.6² · √d the largest logits reach 1e3: far past the point where a softmax freezes."""
-    stayed = staying(monkeypatch, persistent)
+    launches = hopper_launches(monkeypatch, persistent)
     q, k, v = draw(1, 4, 1000, d, hk=2, dtype=dtype, size=size)
     scale = d**-0.5 * (1.0 if size == 1.0 else d**0.5 / 8)
     want = exact(q, k, v, causal=causal, scale=scale)
     got = attention(q, k, v, causal=causal, scale=scale, stats=True)
     assert got.impl == "triton"
-    assert len(stayed) == (persistent and dtype is not torch.float32)
+    assert len(launches) == (persistent and dtype is not torch.float32)
     output, low = eager(q, k, v, causal=causal, scale=scale)
     error = (got.output.double() - want.output).abs().max()
     assert error <= 2 * (output.double() - want.output).abs().max() + torch.finfo(dtype).eps
@@ -109,7 +109,7 @@ def test_head_dimensions(d, dtype):
 @pytest.mark.parametrize("causal", [False, True], ids=["full", "causal"])
 @pytest.mark.parametrize(("d", "persistent"), [(64, False), (128, False), (128, True)])
 def test_moments_where_sums_of_the_keys_pay(d, persistent, causal, outlier, monkeypatch):
-    stayed = staying(monkeypatch, persistent)
+    launches = hopper_launches(monkeypatch, persistent)
     n = 8500 if causal else 4500
     q, k, v = draw(1, 4, n - 100, d, s=n, hk=1)
     k[..., 3] += outlier
@@ -117,7 +117,7 @@ def test_moments_where_sums_of_the_keys_pay(d, persistent, causal, outlier, monk
     monkeypatch.setattr(fast, "sum_keys", lambda *given: (used.append(make(*given)), used[-1])[1])
     got = attention(q, k, v, causal=causal, stats=True, impl="triton")
     assert used[0].chunk > 0
-    assert len(stayed) == persistent
+    assert len(launches) == persistent
     rows = torch.tensor([0, 1, 700, 2047, n - 101], device="cuda")
     s = q[:, :, rows].double() @ k.double().mT * d**-0.5
     seen = (
@@ -136,7 +136,7 @@ def test_moments_where_sums_of_the_keys_pay(d, persistent, causal, outlier, monk
 @pytest.mark.parametrize("d", [64, 128])
 @pytest.mark.parametrize("step", [2**0.5, 1.34], ids=["half-octaves", "between others"])
 def test_eight_scales_up_to_none_at_all(d, n, causal, sink, step, monkeypatch):
-    """Scales up to 1, where rows freeze, with and without sums of the keys; a sink 3 σ above the other logits."""
+    """Scales up to 1, where rows freeze, with and without key sums, and with a sink 3 σ above the other logits."""
     q, k, v = draw(1, 4, n, d, hk=1)
     q[..., 3] += 3
     k[:, :, 0] = 0
@@ -156,7 +156,7 @@ def test_eight_scales_up_to_none_at_all(d, n, causal, sink, step, monkeypatch):
 
 
 def test_scales_between_others_in_a_graph(monkeypatch):
-    """With the table of these scales at hand, and without: nothing can be copied to the GPU while a graph is captured."""
+    """With and without a table: nothing can be copied to the GPU while a graph is captured."""
     monkeypatch.setattr(interpolation, "_tables", {})
     x, y = (draw(1, 2, 300, 64, seed=seed) for seed in (1, 2))
     scales, seen = [0.05 * 1.34**i for i in range(8)], Visibility(torch.arange(300, device="cuda"), 300, True)
@@ -185,7 +185,7 @@ def test_scales_between_others_in_a_graph(monkeypatch):
 @pytest.mark.parametrize("stats", [True, False])
 @pytest.mark.parametrize("kind", ["plain", "window", "mask"])
 def test_of_a_frozen_row_the_output_is_the_value_to_the_last_bit(kind, stats):
-    """Its weight, in a later block of keys, is 2³⁰ · 1.0037: bfloat16 rounds it by almost as much as it ever does."""
+    """The largest weight, in a later tile, is 2³⁰ · 1.0037, which bfloat16 rounds by almost its largest error."""
     q, k, v = draw(1, 1, 64, 64, s=300)
     q, k = torch.zeros_like(q), torch.zeros_like(k)
     q[..., :2] = 1
@@ -233,7 +233,7 @@ def test_transposed_inputs_take_the_fast_kernel():
 
 @pytest.fixture
 def taken(monkeypatch):
-    """The ways gradients took."""
+    """The names of the functions that computed gradients."""
     ways = []
     for name in ("by_cudnn", "by_our_kernels"):
         original = getattr(backward, name)
@@ -262,7 +262,7 @@ def test_gradients_in_half_precision(groups, causal, path, taken):
 @pytest.mark.parametrize("d", [64, 128])
 @pytest.mark.parametrize("causal", [False, True], ids=["full", "causal"])
 def test_gradients_with_a_negative_scale(causal, d, taken):
-    """From which cuDNN makes NaN."""
+    """cuDNN returns NaN for it."""
     leaves = draw(2, 8, 391, d, hk=4, grad=True)
     wide = [x.detach().double().requires_grad_() for x in leaves]
     seen = Visibility(torch.arange(391, device="cuda"), 391, causal)

@@ -1,4 +1,4 @@
-"""Sums at scales between half-octaves: as good as sums of their own, whatever the logits are."""
+"""Interpolated sums are as good as sums at the scale itself, whatever the logits are."""
 
 from ctypes import c_float
 from math import log
@@ -20,7 +20,7 @@ UNRELATED = [0.2 * 1.34**i for i in range(8)]
 NODES = torch.tensor([c_float(2.0 ** (i / 2)).value for i in range(interpolation.NODES)], dtype=torch.float64)
 KEYS = 16384
 BOUND = {"sum": 3e-6, "entropy": 3e-5, "squares": 5e-5}
-"""Of Σw and Σw² relatively, of Σws / Σw in nats, for rows of so many keys."""
+"""For rows of KEYS keys: of Σw and Σw² relative errors, of the entropy in nats."""
 
 
 def mix(ratios):
@@ -28,7 +28,7 @@ def mix(ratios):
 
 
 def errors(logits, counts, ratios, mixture=None):
-    """Of sums over `counts` keys at each of these logits (exponents of 2 at the lowest node), known at the nodes alone."""
+    """Errors of interpolated sums over `counts` keys at each of these logits (exponents of 2 at the lowest node)."""
     weights = counts[:, None] * torch.exp2(logits[:, None] * NODES)
     known, slopes = weights.sum(0), (weights * logits[:, None]).sum(0)
     level = known[-1].log2() / NODES[-1]
@@ -50,14 +50,14 @@ def errors(logits, counts, ratios, mixture=None):
     st.lists(st.floats(0.5, 3.5), min_size=1, max_size=12),
 )
 def test_sums_between_half_octaves_have_their_digits_whatever_the_logits(keys, octaves):
-    """Down to 60 octaves below the largest logit, at the lowest of the nodes."""
+    """Logits go down to 60 octaves below the largest, at the lowest node."""
     below, counts = (torch.tensor(x, dtype=torch.float64) for x in zip(*keys, strict=True))
     found = errors(below.min() - below, counts, torch.exp2(torch.tensor(octaves, dtype=torch.float64)))
     assert all(found[name] <= bound for name, bound in BOUND.items()), found
 
 
 def test_the_worst_rows():
-    """An error relative to a sum is a ratio of two sums over the keys: it is largest where there are two kinds of keys."""
+    """The relative error is a ratio of two sums over the keys, so it is largest for a row with two kinds of keys."""
     ratios = torch.exp2(torch.linspace(0.5, 3.5, 25, dtype=torch.float64))
     mixture, worst = mix(ratios), dict.fromkeys(BOUND, 0.0)
     for below in torch.linspace(0, 30, 121, dtype=torch.float64).tolist():
@@ -77,7 +77,7 @@ def test_nodes_reach_from_below_the_lowest_scale_to_twice_the_highest():
 
 @pytest.fixture
 def tables(monkeypatch):
-    """The sets of scales that were looked at between others."""
+    """The sets of scales that were interpolated."""
     asked, real = [], interpolation.table
     monkeypatch.setattr(
         interpolation, "table", lambda scales, device: (asked.append(list(scales)), real(scales, device))[1]
@@ -138,8 +138,8 @@ def test_sums_of_their_own_are_there_still(causal, device, monkeypatch, tables):
 @pytest.mark.parametrize("kind", ["plain", "window", "rows"])
 @pytest.mark.usefixtures("small_tiles", "poisoned_memory")
 def test_rows_whose_weights_leave_float32_are_done_again(kind, device, monkeypatch, splitting):
-    """One key so far above all others that these have no weight at the highest node, but at the lowest scale; or, where
-    that does no harm, two keys so far above the first ones that they have too much."""
+    """One key is so far above all others that these have no weight at the highest node, but some at the lowest scale. In
+    the plain case, where that does no harm, two keys are so far above the first ones that their weights overflow."""
     q, k = (torch.zeros(1, 1, size, 32, dtype=torch.float16, device=device) for size in (64, 160))
     q[..., 0] = 1
     flagged, real = [], several_scales._launch_general
@@ -167,7 +167,7 @@ def test_rows_whose_weights_leave_float32_are_done_again(kind, device, monkeypat
 
 @pytest.mark.usefixtures("small_tiles", "poisoned_memory")
 def test_a_sink_does_no_harm(device, monkeypatch):
-    """It is the largest by far in every row, and among the first keys: weights are not relative to it."""
+    """The sink is by far the largest in every row and among the first keys. It must not become the reference."""
     q, k, v = (x.to(device) for x in SMALL.tensors(torch.float16))
     q[..., 0], k[..., 0], k[:, :, 1, 0] = 1, 0, 50
     flagged, real = [], several_scales._launch_general
@@ -199,7 +199,7 @@ def test_a_graph_that_is_captured_without_a_table_does_without(device, monkeypat
 
 
 def test_a_table_is_the_same_every_time(monkeypatch):
-    """To the last bit, wherever memory lies, and whatever device is the default."""
+    """A table is the same to the last bit, wherever its memory lies and whatever the default device is."""
     monkeypatch.setattr(interpolation, "_tables", {})
     first, held = interpolation.table(UNRELATED, torch.device("cpu")), []
     for size in range(1, 40):

@@ -140,8 +140,8 @@ def test_rows_that_see_nothing_give_zero_and_finite_gradients(device):
     assert all(x.grad.isfinite().all() for x in (q, k, v))
 
 
-def rows_done_again(monkeypatch):
-    """How many, at each launch."""
+def recomputed_rows(monkeypatch):
+    """The list of how many rows each launch recomputed."""
     marked, again = [], fast.recompute_marked
     monkeypatch.setattr(
         fast,
@@ -155,10 +155,10 @@ def rows_done_again(monkeypatch):
 @pytest.mark.parametrize("size", [1.0, 60.0], ids=["ordinary", "large logits"])
 @pytest.mark.usefixtures("small_tiles", "poisoned_memory")
 def test_the_fast_kernel(causal, size, device, monkeypatch):
-    """Logits of ±60 leave the room that one reference has: such rows are done again."""
+    """Logits of ±60 exceed the room of a fixed reference, so such rows are recomputed."""
     case = Case("", batch=1, heads=1, groups=2, queries=67, keys=83, dim=32, value_dim=32)
     q, k, v = (x.to(device) for x in case.tensors(torch.float16))
-    marked = rows_done_again(monkeypatch)
+    marked = recomputed_rows(monkeypatch)
     got = attention(q, k, v, causal=causal, scale=size * 32**-0.5, stats=True, impl="triton")
     assert len(marked) == 1
     assert (marked[0] > 0) == (size > 1)
@@ -172,7 +172,7 @@ def test_the_fast_kernel(causal, size, device, monkeypatch):
 @pytest.mark.parametrize("causal", [False, True], ids=["full", "causal"])
 @pytest.mark.usefixtures("small_tiles", "poisoned_memory")
 def test_moments_from_sums_of_the_keys(causal, offset, device, sums_pay, monkeypatch):
-    """Keys very far from 0 for their spread leave a difference of large sums too few digits: done again."""
+    """Keys far from 0, compared with their spread, leave too few digits, so such rows are recomputed."""
     keys, dtype = sums_pay()
     case = Case("", batch=1, heads=1, groups=2, queries=keys - 13, keys=keys, dim=32, value_dim=32)
     q, k, v = (x.to(device) for x in case.tensors(dtype))
@@ -180,7 +180,7 @@ def test_moments_from_sums_of_the_keys(causal, offset, device, sums_pay, monkeyp
     folded = []
     fold = fast.sum_keys
     monkeypatch.setattr(fast, "sum_keys", lambda *given: (folded.append(fold(*given)), folded[-1])[1])
-    marked = rows_done_again(monkeypatch)
+    marked = recomputed_rows(monkeypatch)
     got = attention(q, k, v, causal=causal, stats=True, impl="triton").stats
     want = attention(*(x.double().cpu() for x in (q, k, v)), causal=causal, stats=True, impl="reference").stats
     assert folded[0].chunk
@@ -320,7 +320,7 @@ def hiding(q, k):
 )
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # from inside Inductor
 def test_statistics_are_part_of_a_graph(ask, device):
-    """Also those that come without an output."""
+    """This includes statistics without an output."""
     q, k, v = (x.to(device).requires_grad_() for x in Case("", batch=1, heads=2).tensors(torch.float32))
 
     def step(q, k, v):

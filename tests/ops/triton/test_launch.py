@@ -1,4 +1,4 @@
-"""Calls like one before repeat its launches: with the same bits, for whatever tensors are given, and holding none of them."""
+"""The launch tape: a played call gives the same bits as a recorded one, for any tensors, and holds none of them."""
 
 import gc
 import weakref
@@ -26,7 +26,7 @@ WAYS = {
 
 @pytest.fixture
 def remembering(monkeypatch):
-    """Also where there is no GPU; counts the calls that are done anew."""
+    """Record and play even without a GPU; the list has an entry for every call that was not played."""
     done = []
     monkeypatch.setattr(launch, "_worthwhile", lambda device: True)
     for module, name in (
@@ -41,7 +41,7 @@ def remembering(monkeypatch):
 
 
 def tensors_of(found):
-    """All that a call gives back."""
+    """All tensors that a call returns."""
     if isinstance(found, list):
         return [x for each in found for x in tensors_of(each)]
     if hasattr(found, "output"):
@@ -51,7 +51,7 @@ def tensors_of(found):
 
 
 def other(x, seed):
-    """Other numbers, lying in memory as these do."""
+    """Other numbers in the same memory layout."""
     if x is None:
         return None
     y = torch.empty_strided(x.shape, x.stride(), dtype=x.dtype, device=x.device)
@@ -89,7 +89,7 @@ def test_the_same_bits(way, seed, device, remembering):
 @pytest.mark.parametrize("causal", [False, True], ids=["full", "causal"])
 @pytest.mark.usefixtures("small_tiles", "poisoned_memory")
 def test_the_same_bits_with_sums_of_the_keys_and_frozen_rows(causal, device, sums_pay, remembering):
-    """What is made on the way, cleared memory among it, is made again."""
+    """Tensors made during a call, cleared memory among them, are made again."""
     keys, dtype = sums_pay()
     case = Case("", batch=1, heads=2, groups=2, queries=keys - 13, keys=keys, dim=32, value_dim=32)
     for scale in (0.2, 3.0):
@@ -134,7 +134,7 @@ def test_what_lies_otherwise_in_memory_is_done_anew(device, remembering):
 
 
 def test_one_tensor_in_two_places_is_not_remembered(device, remembering):
-    """Were it, a call with two tensors would be done as if they were one."""
+    """Otherwise a call with two tensors would be played as if they were one."""
     p = plain(device, queries=24)
     kernels.statistics(replace(p, k=p.q))
     want = tensors_of(kernels.statistics(p))
@@ -146,7 +146,7 @@ def test_one_tensor_in_two_places_is_not_remembered(device, remembering):
 @pytest.mark.parametrize("dim", [16, 32], ids=["general", "fast"])
 @pytest.mark.usefixtures("small_tiles")
 def test_no_tensor_is_held(dim, device, remembering):
-    """Neither when a call is recorded nor when it is played."""
+    """No tensor is held when a call is recorded, nor when it is played."""
     for _ in range(2):
         p = plain(device, dim=dim, value_dim=dim)
         kernels.solve(p, stats=True)
@@ -158,7 +158,7 @@ def test_no_tensor_is_held(dim, device, remembering):
 
 
 def test_what_a_tape_cannot_hold_is_not_remembered(device, monkeypatch):
-    """A number read from a tensor, and a tensor from elsewhere."""
+    """A number read from a tensor, a tensor from elsewhere, tensors in a list, several results."""
     monkeypatch.setattr(launch, "_worthwhile", lambda device: True)
     x, elsewhere, done = torch.ones(4, device=device), torch.ones(4, device=device), []
     for way in (lambda: x.sum().item(), lambda: x.add_(elsewhere), lambda: torch.cat([x, x]), x.unbind):
@@ -171,7 +171,7 @@ def test_what_a_tape_cannot_hold_is_not_remembered(device, monkeypatch):
 
 
 def test_memory_that_is_let_go_and_a_call_within_a_call(device, monkeypatch):
-    """What is made next may lie where something else lay."""
+    """A new tensor may lie where a freed one lay."""
     monkeypatch.setattr(launch, "_worthwhile", lambda device: True)
     done = []
 

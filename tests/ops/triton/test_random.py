@@ -1,4 +1,4 @@
-"""Problems drawn at random, against float64: what no list of cases thinks of."""
+"""Problems drawn at random, compared with float64."""
 
 import random
 from dataclasses import dataclass, replace
@@ -31,12 +31,12 @@ KINDS = (
     "tiny",
 )
 LEAST = {torch.float32: 2e-5, torch.float16: 2e-3, torch.bfloat16: 1.6e-2}
-"""What rounding to the precision of the inputs takes from an output of about 1."""
+"""The rounding error of an output of about 1 at the precision of the inputs."""
 
 
 @dataclass(frozen=True)
 class Drawn:
-    """A problem, and its like in another precision or at another scale."""
+    """A problem, and the same problem at another precision or scale."""
 
     problem: Problem
     about: str
@@ -55,7 +55,7 @@ class Drawn:
 
 
 def drawn(seed: int, device: str, *, plain: bool | None = None) -> Drawn:
-    """A problem of any shape and layout; plain ones are those the fast kernels take."""
+    """Draw a problem of any shape and layout. The fast path takes plain ones."""
     r, g = random.Random(seed), torch.Generator(device).manual_seed(seed)
     plain = r.random() < 0.7 if plain is None else plain
     dtype = r.choice(HALVES if plain else (torch.float32, *HALVES))
@@ -93,7 +93,7 @@ def drawn(seed: int, device: str, *, plain: bool | None = None) -> Drawn:
 
 
 def size(problem: Problem) -> torch.Tensor:
-    """Of each row's largest Σ|qᵢkᵢ|·scale and logit: float32 logits are rounded by 2⁻²⁴ of it, several times."""
+    """The larger of Σ|qᵢkᵢ|·scale and the largest logit of each row. float32 rounds logits by 2⁻²⁴ of it, several times."""
     k = problem.k.abs().repeat_interleave(problem.groups, 1)
     return torch.maximum(
         (problem.q.abs() @ k.mT).amax(-1) * abs(problem.scale), reference.logits(problem).abs().amax(-1)
@@ -101,7 +101,7 @@ def size(problem: Problem) -> torch.Tensor:
 
 
 def assert_close(got, want, problem: Problem, about: str):
-    """Every statistic within what rounded logits allow; of a frozen row also the digits of what is left of its gate."""
+    """Every statistic is within what rounded logits allow, and the gate of a frozen row has its digits."""
     rounding = size(problem) * 2e-6 + 2e-5
     assert torch.equal(got.n, want.n), about
     assert not got.invalid.any(), about
@@ -152,14 +152,14 @@ def test_several_scales(seed, ratios, device):
 
 @pytest.fixture(params=["ours", "cuDNN's where it can"] if torch.cuda.is_available() else ["ours"])
 def way(request):
-    """Poisoned memory goes with deterministic algorithms, and these with our kernels alone."""
+    """Poisoned memory needs deterministic algorithms, and those exclude cuDNN's kernel."""
     if request.param == "ours":
         request.getfixturevalue("poisoned_memory")
 
 
 @pytest.mark.usefixtures("way")
 def test_gradients(seed, device):
-    """As near as attention written plainly at the same precision; and finite."""
+    """Gradients are as accurate as those of plain PyTorch at the same precision."""
     case = drawn(seed, device)
     p = case.problem
     ours, exact, plainly = case.leaves(p.v.dtype), case.leaves(torch.float64), case.leaves(p.v.dtype)
@@ -176,7 +176,7 @@ def test_gradients(seed, device):
 
 
 def weights(p: Problem, q: torch.Tensor, k: torch.Tensor) -> torch.Tensor:
-    """softmax(scale·q·kᵀ), held, at the inputs' precision."""
+    """Return softmax(scale·q·kᵀ) as one matrix, at the inputs' precision."""
     s = q @ k.repeat_interleave(p.groups, 1).mT * p.scale
     s = s if p.softcap is None else torch.tanh(s / p.softcap) * p.softcap
     s = s if p.bias is None else s + p.bias

@@ -1,4 +1,4 @@
-"""Saturated attention, where the fast kernel's sums run out of digits or of range: rows done again, and only those."""
+"""Saturated attention: rows whose sums run out of digits or range are recomputed, and only those."""
 
 import pytest
 import torch
@@ -14,7 +14,7 @@ NAMES = ("n", "lse", "max_logit", "entropy", "logit_mean", "logit_std", "sink", 
 
 @pytest.fixture(autouse=True)
 def small(device, monkeypatch, poisoned_memory):
-    """Several spans and turns even where rows are few, and tiles the interpreter can afford."""
+    """Have several spans and turns even for few rows, and tiles that are small enough for the interpreter."""
     monkeypatch.setattr(fast, "SPAN", 64)
     monkeypatch.setattr(fast, "TURNS", 2)
     if device == "cpu":
@@ -27,7 +27,7 @@ def small(device, monkeypatch, poisoned_memory):
 
 @pytest.fixture
 def marked(monkeypatch):
-    """The rows done again, launch by launch."""
+    """The marks of each launch."""
     found, again = [], fast.recompute_marked
     monkeypatch.setattr(
         fast,
@@ -38,14 +38,14 @@ def marked(monkeypatch):
 
 
 def hot(device, *, spread, heads=2, t=150, s=170):
-    """Logits of this standard deviation, and float64 copies for the reference."""
+    """Draw q, k, v whose logits have this standard deviation; also the scale, and float64 copies for the reference."""
     g = torch.Generator().manual_seed(1)
     q, k, v = (torch.randn(1, h, n, 32, generator=g).half() for h, n in ((2 * heads, t), (heads, s), (heads, s)))
     return (*(x.to(device) for x in (q, k, v)), spread * 32**-0.5, tuple(x.double() for x in (q, k, v)))
 
 
 def assert_same(got, want, spread):
-    """As close as float32 logits allow; the gate, which is all there is to a frozen row, in its own digits."""
+    """Statistics are as close as float32 logits allow; the gate keeps its relative digits even in frozen rows."""
     for name in NAMES:
         torch.testing.assert_close(
             getattr(got, name).double().cpu(), getattr(want, name).double(), rtol=2e-5, atol=2e-6 * spread, msg=name
@@ -104,7 +104,7 @@ def test_rows_that_meet_nan_or_inf_are_invalid_and_no_others(bad, device):
 
 @pytest.mark.parametrize("every", [False, True], ids=["one in a span", "every row"])
 def test_only_marked_rows_are_touched(every, device, marked):
-    """Rows with a key far above all others, among rows without."""
+    """Some rows have a key far above all others."""
     q, k, v, _, _ = hot(device, spread=1.0)
     k[:, :, 100] = 0
     k[:, :, 100, 0] = 30

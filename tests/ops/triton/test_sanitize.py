@@ -72,7 +72,7 @@ MEMORY = {0: f"{DONE}\n========= ERROR SUMMARY: 0 errors", 1: "========= ERROR S
 
 @pytest.fixture
 def machine(monkeypatch, tmp_path):
-    """One with a GPU, where parts say what a test has them say; and which ran under a tool."""
+    """Pretend to have a GPU. Return a dict of reports for parts to print, and the list of what ran."""
     said, asked = {}, []
 
     def ran(name, *before):

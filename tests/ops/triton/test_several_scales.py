@@ -1,4 +1,4 @@
-"""Several scales in one pass: what one pass for each finds, in float64."""
+"""Several scales in one pass give what one pass for each gives in float64."""
 
 import pytest
 import torch
@@ -42,7 +42,7 @@ def test_several_scales_in_one_pass_are_one_pass_each(scales, kind, device, spli
 @pytest.mark.parametrize("kind", ["window", "mask", "rows"])
 @pytest.mark.usefixtures("poisoned_memory")
 def test_what_weights_are_relative_to_moves_at_every_scale(kind, scales, device, splitting):
-    """Two blocks of keys have far larger logits than those before them, and smaller ones follow each."""
+    """Two blocks of keys have far larger logits than the blocks before and after them."""
     case = Case("", batch=1, heads=1, queries=40, keys=290, dim=32, value_dim=32)
     q, k, v = (x.to(device) for x in case.tensors(torch.float16))
     k *= torch.tensor([0.1, 3, 0.5, 12, 1], device=device).repeat_interleave(64)[:290, None].to(k.dtype)
@@ -73,7 +73,7 @@ def test_what_weights_are_relative_to_moves_at_every_scale(kind, scales, device,
 )
 @pytest.mark.usefixtures("small_tiles", "poisoned_memory")
 def test_eight_scales_share_a_pass(scales, causal, sums, device, sums_pay):
-    """At eight times the usual scale rows freeze; the gate keeps its digits there, too."""
+    """At eight times the usual scale rows freeze, and the gate still has its digits."""
     keys, dtype = sums_pay() if sums else (83, torch.float16)
     case = Case("", batch=1, heads=1, queries=keys - 16, keys=keys, dim=32, value_dim=32)
     q, k, v = (x.to(device) for x in case.tensors(dtype))
@@ -173,7 +173,7 @@ def test_a_row_that_meets_an_infinite_logit_is_broken_at_every_scale(window, sca
 @pytest.mark.parametrize("above", [8, 60], ids=["powers of weights", "weights"])
 @pytest.mark.usefixtures("small_tiles", "poisoned_memory")
 def test_rows_beyond_the_shared_pass_are_done_again_at_every_scale(above, device, monkeypatch):
-    """Late keys so far above the first sixteen that their weights leave float32, or only the powers of these."""
+    """Late keys are so far above the first sixteen that their weights, or only powers of the weights, leave float32."""
     q, k, v = (x.to(device) for x in Case("", 1, 1, queries=70, keys=83, dim=32, value_dim=32).tensors(torch.float16))
     k[:, :, 40:50] *= above
     scales, asked = [0.2, 0.4, 0.5, 0.8], []
@@ -189,7 +189,7 @@ def test_rows_beyond_the_shared_pass_are_done_again_at_every_scale(above, device
 @pytest.mark.parametrize("causal", [False, True], ids=["full", "causal"])
 @pytest.mark.usefixtures("small_tiles", "poisoned_memory")
 def test_logits_as_large_as_without_scaling_are_not_done_again(causal, device, monkeypatch):
-    """A row's largest logit is then far above the largest of the first sixteen, for weights that are squared."""
+    """A row's largest logit is then so far above the first sixteen that squared weights come near float32's limit."""
     g = torch.Generator().manual_seed(3)
     q, k = (torch.randn(1, 1, size, 32, generator=g).to(device, torch.float16) for size in (128, 700))
     scales, asked = [0.25, 0.5, 1.0, 2.0], []

@@ -116,8 +116,7 @@ class Listed:
 
 def module_of(claim: str) -> str:
     """The module that holds a claim's experiment."""
-    name = claim.replace("-", "_")
-    return f"{__name__}.{name}.experiment" if (Path(__file__).parent / name).is_dir() else f"{__name__}.{name}"
+    return f"{__name__}.{claim.replace('-', '_')}.experiment"
 
 
 def load(claim: str) -> "Claim":
@@ -147,13 +146,8 @@ def chosen(names: Iterable[str]) -> tuple[str, ...]:
 
 def listed(claim: str) -> Listed:
     """A claim's title and the verdict on record, read from its files without running them."""
-    spec = find_spec(module_of(claim))
-    assert spec is not None
-    assert spec.origin is not None
-    source = Path(spec.origin)
-    expected = re.search(r'^    expected="(\w+)"', source.read_text(encoding="utf-8"), re.M)
-    if expected is None or not source.with_name("en.md").exists():
-        whole = load(claim)
-        return Listed(claim, whole.title, whole.expected)
-    titles = (source.with_name(f"{language}.md").read_text(encoding="utf-8").split("\n")[0] for language in LANGUAGES)
+    folder = Path(__file__).parent / claim.replace("-", "_")
+    expected = re.search(r'^    expected="(\w+)"', (folder / "experiment.py").read_text(encoding="utf-8"), re.M)
+    assert expected is not None
+    titles = ((folder / f"{language}.md").read_text(encoding="utf-8").split("\n")[0] for language in LANGUAGES)
     return Listed(claim, Text(*(title.removeprefix("# ") for title in titles)), cast(Verdict, expected[1]))

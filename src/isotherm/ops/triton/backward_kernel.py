@@ -13,32 +13,30 @@ from isotherm.ops.triton.shared_kernel import LOG2E
 
 
 @triton.jit
-def _load_rows(q_ptr, d_out, lse_ptr, delta_ptr, q_sb, q_sh, q_st, q_sd, b, h, row, row_exists, at, dims, dims_v, D, DV,
+def _load_rows(q_ptr, d_out, lse_ptr, delta_ptr, q_sb, q_sh, q_st, q_sd, b, h, query, row_exists, at, dims, dims_v, D, DV,
                scale, K_DTYPE: tl.constexpr, SPLIT_Q: tl.constexpr):  # fmt: skip
     """Return q and its remainder [rows, d], d_o [rows, dv] and, each [rows]: scale, lse, whether it has keys, delta."""
-    q_at = q_ptr + b * q_sb + h * q_sh + row.to(tl.int64)[:, None] * q_st + dims[None, :] * q_sd
+    q_at = q_ptr + b * q_sb + h * q_sh + query * q_st + dims[None, :] * q_sd
     q, q_low, size = load_query(q_at, row_exists[:, None], dims, D, K_DTYPE, SPLIT_Q)
-    d_o_at = d_out + at[:, None] * DV + dims_v[None, :]
-    d_o = tl.load(d_o_at, mask=row_exists[:, None] & (dims_v < DV)[None, :], other=0.0).to(K_DTYPE)
+    row_scale = size * scale
+    there = row_exists[:, None] & (dims_v < DV)[None, :]  # [rows, dv]
+    d_o = tl.load(d_out + at[:, None] * DV + dims_v[None, :], mask=there, other=0.0).to(K_DTYPE)
     lse = tl.load(lse_ptr + at, mask=row_exists, other=float("-inf"))
     has_keys = lse > float("-inf")
     lse = tl.where(has_keys, lse, 0.0)
     delta = tl.load(delta_ptr + at, mask=row_exists, other=0.0)
-    return q, q_low, d_o, size * scale, lse, has_keys, delta
+    return q, q_low, d_o, row_scale, lse, has_keys, delta
 
 
 @triton.jit
-def _visible_keys(mask_ptr, m_sb, m_sh, m_st, m_ss, b, h, row, column, position, row_counts, key_exists, behind, ahead,
-                  GEOMETRY: tl.constexpr, MASK: tl.constexpr):  # fmt: skip
-    """Return bool [rows, keys]: the row counts, and causality, window and mask let it see the key."""
-    visible = key_exists[None, :] & row_counts[:, None]
+def _visible_keys(mask_ptr, m_sb, m_sh, m_st, m_ss, b, h, query, key, column, position, row_exists, has_keys,
+                  key_exists, behind, ahead, GEOMETRY: tl.constexpr, MASK: tl.constexpr):  # fmt: skip
+    """Return bool [rows, keys]: causality, window and mask let the row see the key."""
+    visible = key_exists[None, :] & row_exists[:, None] & has_keys[:, None]
     if GEOMETRY:
         visible &= (column[None, :] >= position[:, None] - behind) & (column[None, :] <= position[:, None] + ahead)
     if MASK:
-        mask_at = (
-            mask_ptr + b * m_sb + h * m_sh + row.to(tl.int64)[:, None] * m_st + column[None, :].to(tl.int64) * m_ss
-        )
-        visible &= tl.load(mask_at, mask=visible, other=0) != 0
+        visible &= tl.load(mask_ptr + b * m_sb + h * m_sh + query * m_st + key * m_ss, mask=visible, other=0) != 0
     return visible
 
 
@@ -82,11 +80,11 @@ def query_gradients(
     at = head.to(tl.int64) * queries + row
     position = tl.load(positions + row, mask=row_exists, other=0).to(tl.int32)
     dims, dims_v, columns = tl.arange(0, PADDED_D), tl.arange(0, PADDED_DV), tl.arange(0, BN)
+    query = row.to(tl.int64)[:, None]
     q, q_low, d_o, row_scale, lse, has_keys, delta = _load_rows(
-        q_ptr, d_out, lse_ptr, delta_ptr, q_sb, q_sh, q_st, q_sd, b, h, row, row_exists, at, dims, dims_v, D, DV, scale,
+        q_ptr, d_out, lse_ptr, delta_ptr, q_sb, q_sh, q_st, q_sd, b, h, query, row_exists, at, dims, dims_v, D, DV, scale,
         K_DTYPE, SPLIT_Q,
     )  # fmt: skip
-    query = row.to(tl.int64)[:, None]
     k_base, v_base = k_ptr + b * k_sb + hk * k_sh, v_ptr + b * v_sb + hk * v_sh
     k_offsets = dims[:, None] * k_sd + columns[None, :] * k_st  # [d, keys]
     v_offsets = dims_v[:, None] * v_sd + columns[None, :] * v_st  # [dv, keys]
@@ -102,11 +100,11 @@ def query_gradients(
     for start in range(first_key, last_key, BN):
         column = start + columns
         key_exists = column < keys
+        key = column[None, :].to(tl.int64)
         k = tl.load(k_base + k_offsets, mask=key_exists[None, :] & (dims < D)[:, None], other=0.0)  # [d, keys]
         v = tl.load(v_base + v_offsets, mask=key_exists[None, :] & (dims_v < DV)[:, None], other=0.0)  # [dv, keys]
-        visible = _visible_keys(mask_ptr, m_sb, m_sh, m_st, m_ss, b, h, row, column, position, row_exists & has_keys,
+        visible = _visible_keys(mask_ptr, m_sb, m_sh, m_st, m_ss, b, h, query, key, column, position, row_exists, has_keys,
                                 key_exists, behind, ahead, GEOMETRY, MASK)  # fmt: skip
-        key = column[None, :].to(tl.int64)
         bias = 0.0
         if BIAS:
             bias_at = bias_ptr + b * b_sb + h * b_sh + query * b_st + key * b_ss  # [rows, keys]
@@ -145,10 +143,10 @@ def key_gradients(
     key_exists = column < keys
     key = column[None, :].to(tl.int64)
     dims, dims_v, rows = tl.arange(0, PADDED_D), tl.arange(0, PADDED_DV), tl.arange(0, BM)
-    k_at = k_ptr + b * k_sb + hk * k_sh + dims[:, None] * k_sd + key * k_st  # [d, keys]
-    k = tl.load(k_at, mask=key_exists[None, :] & (dims < D)[:, None], other=0.0)
-    v_at = v_ptr + b * v_sb + hk * v_sh + dims_v[:, None] * v_sd + key * v_st  # [dv, keys]
-    v = tl.load(v_at, mask=key_exists[None, :] & (dims_v < DV)[:, None], other=0.0)
+    there = key_exists[None, :] & (dims < D)[:, None]  # [d, keys]
+    k = tl.load(k_ptr + b * k_sb + hk * k_sh + dims[:, None] * k_sd + key * k_st, mask=there, other=0.0)
+    there = key_exists[None, :] & (dims_v < DV)[:, None]  # [dv, keys]
+    v = tl.load(v_ptr + b * v_sb + hk * v_sh + dims_v[:, None] * v_sd + key * v_st, mask=there, other=0.0)
     grad_k = tl.zeros([BN, PADDED_D], tl.float32)  # [keys, d]
     grad_v = tl.zeros([BN, PADDED_DV], tl.float32)  # [keys, dv]
     first_key, last_key = block * BN, tl.minimum(block * BN + BN, keys) - 1
@@ -165,15 +163,16 @@ def key_gradients(
             wanted = (highest + ahead >= first_key) & (lowest - behind <= last_key)
         if wanted:
             at = (b * hq + h) * queries + row
+            query = row.to(tl.int64)[:, None]
             q, q_low, d_o, row_scale, lse, has_keys, delta = _load_rows(
-                q_ptr, d_out, lse_ptr, delta_ptr, q_sb, q_sh, q_st, q_sd, b, h, row, row_exists, at, dims, dims_v, D, DV,
+                q_ptr, d_out, lse_ptr, delta_ptr, q_sb, q_sh, q_st, q_sd, b, h, query, row_exists, at, dims, dims_v, D, DV,
                 scale, K_DTYPE, SPLIT_Q,
             )  # fmt: skip
-            visible = _visible_keys(mask_ptr, m_sb, m_sh, m_st, m_ss, b, h, row, column, position, row_exists & has_keys,
+            visible = _visible_keys(mask_ptr, m_sb, m_sh, m_st, m_ss, b, h, query, key, column, position, row_exists, has_keys,
                                     key_exists, behind, ahead, GEOMETRY, MASK)  # fmt: skip
             bias = 0.0
             if BIAS:
-                bias_at = bias_ptr + b * b_sb + h * b_sh + row.to(tl.int64)[:, None] * b_st + key * b_ss  # [rows, keys]
+                bias_at = bias_ptr + b * b_sb + h * b_sh + query * b_st + key * b_ss  # [rows, keys]
                 bias = tl.load(bias_at, mask=visible, other=0.0).to(tl.float32)
             p, _, d_qk = _logit_gradients(q, q_low, k, v, d_o, row_scale, bias, softcap, visible, lse, delta,
                                           SPLIT_Q, BIAS, SOFTCAP, PRECISION)  # fmt: skip

@@ -73,7 +73,7 @@ _SPACED = re.compile(r"[=≈≤≥<>≪≫→∼∝∈≠+−±⇒⇔]")
 def _line(node: ET.Element) -> str:
     parts = [_line(child) for child in node]
     if not parts:
-        text = (node.text or "").strip()
+        text = " " if node.tag == "mspace" else (node.text or "").strip()
         return f" {text} " if node.tag == "mo" and _SPACED.fullmatch(text) else text
     match node.tag:
         case "mfrac":
@@ -102,5 +102,5 @@ def _held(text: str) -> str:
 
 
 def _raised(text: str) -> str:
-    text = text.strip()
+    text = text.replace(" ", "")
     return text.translate(_RAISED) if re.fullmatch(r"[0-9+−nTi-]+", text) else f"^{_held(text)}"
