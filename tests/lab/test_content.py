@@ -6,8 +6,9 @@ from string import Formatter
 
 import pytest
 
-from isotherm.lab import claims, content
+from isotherm.lab import claims, content, contest, phase_diagram
 from isotherm.lab.claims import CLAIMS
+from isotherm.lab.phase import rules
 from isotherm.report.explain import mathml as shown
 
 FOLDER = Path(claims.__file__).parent
@@ -83,3 +84,15 @@ def test_a_page_is_taken_apart(tmp_path):
     assert found.steps[1].math == ""
     assert [(it.document, it.wrong.en, it.right.en) for it in found.errata] == [("003", "wrong", "right")]
     assert found["name"].format(n=1.234).zh == "说 1.23"
+
+
+@pytest.mark.parametrize("module", [contest, phase_diagram], ids=lambda module: module.__name__)
+def test_words_that_claims_share_are_in_both_languages_and_used(module):
+    folder = Path(module.__file__).parent
+    en, zh = (content._Page((folder / f"{language}.md").read_text(encoding="utf-8")).words for language in ("en", "zh"))
+    assert {name: fields(text) for name, text in en.items()} == {name: fields(text) for name, text in zh.items()}
+    assert all(en.values())
+    assert not re.search("[\u4e00-\u9fff]", "".join(en.values()))
+    source = (folder / "__init__.py").read_text(encoding="utf-8")
+    made = {"task-align", "task-translation", *(f"{what} {rule}" for what in ("gate", "entropy") for rule in rules())}
+    assert [name for name in en if f'"{name}"' not in source and name not in made] == []

@@ -51,8 +51,7 @@ class Content:
 
 def read_content(experiment: str | Path) -> Content:
     """Read the content beside an experiment, which passes its `__file__`."""
-    folder = Path(experiment).parent
-    one, other = (_Page((folder / f"{language}.md").read_text(encoding="utf-8")) for language in LANGUAGES)
+    one, other = _pages(experiment)
     texts = {name: Text(one.paragraph(name), other.paragraph(name)) for name in PARAGRAPHS}
     steps = zip(one.steps, other.steps, strict=True)
     errata = zip(one.errata, other.errata, strict=True)
@@ -60,8 +59,19 @@ def read_content(experiment: str | Path) -> Content:
         **texts,
         steps=tuple(Step(Text(a, b), _mathml(latex)) for (a, latex), (b, _) in steps),
         errata=tuple(Erratum(a[0], Text(a[1], b[1]), Text(a[2], b[2])) for a, b in errata),
-        words={name: Text(one.words[name], other.words[name]) for name in one.words},
+        words=read_words(experiment),
     )
+
+
+def read_words(module: str | Path) -> dict[str, Text]:
+    """The sentences under `words` in the files beside a module, by name. What several claims draw has no other content."""
+    one, other = _pages(module)
+    return {name: Text(one.words[name], other.words[name]) for name in one.words}
+
+
+def _pages(module: str | Path) -> "list[_Page]":
+    folder = Path(module).parent
+    return [_Page((folder / f"{language}.md").read_text(encoding="utf-8")) for language in LANGUAGES]
 
 
 class _Page:

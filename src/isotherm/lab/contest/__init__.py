@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from isotherm.lab.claim import Setting
+from isotherm.lab.content import read_words
 from isotherm.lab.figures import D_K, figure
 from isotherm.lab.interval import effect_size, interval, line_over_seeds, over_seeds
 from isotherm.lab.numerals import signed
@@ -23,6 +24,9 @@ from isotherm.train.sweep import run_trials
 
 STATE = 3.0
 """1/rms of a GRU's states at the start: the gain that brings W·h back to unit variance."""
+SAYS = read_words(__file__)
+NAMES = {name: SAYS[name] for name in ("multiplicative", "scaled-dot", "additive", "unit", "xavier")}
+"""Scores and starts in words, in the order in which figures show them."""
 TASK = ("task", "width", "vocabulary", "length", "batch", "steps", "warmup")
 
 
@@ -89,9 +93,7 @@ def lead(entries: dict[Key, Contender], behind: Key, ahead: Key) -> list[float]:
 def size(entries: dict[Key, Contender], behind: Key, ahead: Key) -> Measured:
     """Cohen's d between two entries' losses."""
     names = {"behind": NAMES[behind[0]], "ahead": NAMES[ahead[0]], "d": behind[1], "start": NAMES[behind[2]]}
-    name = Text(
-        "Cohen's d, {behind} against {ahead}, d_k = {d}, {start}", "Cohen's d：{behind}对{ahead}，d_k = {d}，{start}"
-    ).format(**names)
+    name = SAYS["effect"].format(**names)
     return Measured(name, effect_size(entries[behind].losses, entries[ahead].losses))
 
 
@@ -99,9 +101,9 @@ def numbers(entries: dict[Key, Contender], key: Key, expected: float | None, sta
     """One entry's loss, its logit spread at the start beside the `expected` one, and its gate after training."""
     entry, named = entries[key], {"score": NAMES[key[0]], "d": key[1], "start": start}
     return [
-        over_seeds(LOSS.format(**named), entry.losses),
-        over_seeds(SPREAD.format(**named), entry.spread, predicted=expected),
-        Measured(GATE.format(**named), sorted(entry.gate)[len(entry.gate) // 2]),
+        over_seeds(SAYS["loss"].format(**named), entry.losses),
+        over_seeds(SAYS["spread"].format(**named), entry.spread, predicted=expected),
+        Measured(SAYS["gate"].format(**named), sorted(entry.gate)[len(entry.gate) // 2]),
     ]
 
 
@@ -112,12 +114,8 @@ def curves(name: str, entries: dict[Key, Contender], dimensions: Sequence[int], 
         line_over_seeds(NAMES[score], dimensions, [entries[score, d, start].losses for d in dimensions])
         for score in scores
     )
-    caption = Text(
-        "Held-out loss after training, 95 % intervals over seeds; lower is better. Start: {start}.",
-        "训练后的留出损失，按种子的 95 % 区间；越低越好。起点：{start}。",
-    ).format(start=NAMES[start])
-    x, y = D_K, Text("held-out loss (nats per word)", "留出损失（nat/词）")
-    return figure(f"{name}-loss-{start}", caption, x, y, lines, log="x")
+    caption = SAYS["curves"].format(start=NAMES[start])
+    return figure(f"{name}-loss-{start}", caption, D_K, SAYS["loss-per-word"], lines, log="x")
 
 
 def britz(name: str) -> Figure:
@@ -135,14 +133,8 @@ def britz(name: str) -> Figure:
                 source="document",
             )
         )
-    caption = Text(
-        "What Britz et al. (2017) measured on WMT'15 English–German: the unscaled dot product keeps up to 512 "
-        "dimensions and falls at 1024. One initialisation, one learning rate.",
-        "Britz 等（2017）在 WMT'15 英德翻译上的测量：未缩放的点积到 512 维还跟得上，1024 维时下降。只用了一种初始化和一"
-        "个学习率。",
-    )
-    x, y = Text("attention dimensions", "注意力维度"), Text("BLEU", "BLEU")
-    return figure(f"{name}-britz-2017", caption, x, y, lines, log="x")
+    bleu = Text("BLEU", "BLEU")
+    return figure(f"{name}-britz-2017", SAYS["britz"], SAYS["britz-x"], bleu, lines, log="x")
 
 
 def large_runs(scores: Sequence[str], records: Sequence[Path] = ()) -> list[tuple[Text, list[Tuned]]]:
@@ -154,11 +146,11 @@ def large_runs(scores: Sequence[str], records: Sequence[Path] = ()) -> list[tupl
         ]
         tasks = dict.fromkeys(outcome.trial.task for outcome in kept)
         for task in tasks:
-            told = TASKS.get(task, Text(task, task))
+            told = SAYS.get(f"task-{task}", Text(task, task))
             english = sweep.title if len(tasks) == 1 else f"{sweep.title} ({told.en})"
             title = Text(english, f"各种打分，{told.zh}")
             if path is not None:
-                title = FROM.format(title=title, path=path)
+                title = SAYS["from"].format(title=title, path=path)
             found.append((title, tuned([outcome for outcome in kept if outcome.trial.task == task])))
     return found
 
@@ -179,7 +171,7 @@ def recorded_leads(title: Text, settings: Sequence[Tuned], behind: str, ahead: s
     """By how much one score leads another in a recorded sweep, at each d_k and start both were trained at."""
     names = {"title": title, "behind": NAMES[behind], "ahead": NAMES[ahead]}
     return [
-        over_seeds(RECORDED.format(d=trial.d, start=_start_of(trial), **names), gaps)
+        over_seeds(SAYS["recorded"].format(d=trial.d, start=_start_of(trial), **names), gaps)
         for trial, gaps in _gaps(settings, behind, ahead)
     ]
 
@@ -190,7 +182,7 @@ def recorded_ends(title: Text, settings: Sequence[Tuned], behind: str, ahead: st
     largest = max((trial.d for trial, _ in gaps), default=0)
     names = {"title": title, "behind": NAMES[behind], "ahead": NAMES[ahead], "d": largest}
     return [
-        AT_LARGEST.format(lead=signed(interval(values).mean), start=_start_of(trial), **names)
+        SAYS["at-largest"].format(lead=signed(interval(values).mean), start=_start_of(trial), **names)
         for trial, values in gaps
         if trial.d == largest
     ]
@@ -218,11 +210,11 @@ def recorded_figure(name: str, title: Text, settings: Sequence[Tuned], number: i
     lines = []
     order = list(NAMES)
     for (score, start), by_d in sorted(series.items(), key=lambda item: (order.index(item[0][0]), item[0][1].en)):
-        both = Text("{score}, {start}", "{score}，{start}").format(score=NAMES[score], start=start)
+        both = SAYS["score-and-start"].format(score=NAMES[score], start=start)
         points = sorted(by_d.items())
         called = NAMES[score] if len(starts) == 1 else both
         lines.append(line_over_seeds(called, [d for d, _ in points], [losses for _, losses in points]))
-    x, y = D_K, Text("held-out loss (nats per token)", "留出损失（nat/词元）")
+    x, y = D_K, SAYS["loss-per-token"]
     return Figure(
         f"{name}-recorded-{number}", _caption(title, settings), x, y, tuple(lines), x_log=True, y_log=_decades(lines)
     )
@@ -231,13 +223,13 @@ def recorded_figure(name: str, title: Text, settings: Sequence[Tuned], number: i
 def _caption(title: Text, settings: Sequence[Tuned]) -> Text:
     """What a recorded figure shows, and how far each score lags the additive one."""
     seeds = min(len(one.losses) for one in settings)
-    rate = ONE_RATE if all(one.rates == 1 for one in settings) else BEST_RATE
-    said = [CAPTION.format(title=title, seeds=seeds, rate=rate)]
+    rate = SAYS["one-rate" if all(one.rates == 1 for one in settings) else "best-rate"]
+    said = [SAYS["recorded-caption"].format(title=title, seeds=seeds, rate=rate)]
     starts = {_start_of(one.trial) for one in settings}
     if len(starts) == 1:
-        said.append(START.format(start=starts.pop()))
+        said.append(SAYS["start"].format(start=starts.pop()))
         if all(one.trial.width == one.trial.d for one in settings):
-            said.append(GROWING)
+            said.append(SAYS["growing"])
         rivals = (score for score in NAMES if score != "additive")
         said += [_lag(score, gaps) for score in rivals if (gaps := _gaps(settings, score, "additive"))]
     return Text(" ".join(text.en for text in said), "".join(text.zh for text in said))
@@ -246,7 +238,7 @@ def _caption(title: Text, settings: Sequence[Tuned]) -> Text:
 def _lag(score: str, gaps: Sequence[tuple[Trial, list[float]]]) -> Text:
     places, lags = zip(*((str(trial.d), signed(interval(values).mean)) for trial, values in gaps), strict=True)
     d, values = (Text(", ".join(each), "、".join(each)) for each in (places, lags))
-    return LAG.format(score=NAMES[score], d=d, values=values)
+    return SAYS["lag"].format(score=NAMES[score], d=d, values=values)
 
 
 def _decades(lines: Sequence[Line]) -> bool:
@@ -260,7 +252,7 @@ def _start_of(trial: Trial) -> Text:
     for start in ("xavier", "unit"):
         if abs(trial.init / _gain(start, trial.width, trial.d) - 1) < 0.02:
             return NAMES[start]
-    return Text("gain {init}", "增益 {init}").format(init=f"{trial.init:g}")
+    return SAYS["gain"].format(init=f"{trial.init:g}")
 
 
 QUICK: Mapping[str, Any] = {
@@ -284,37 +276,3 @@ FULL: Mapping[str, Any] = {
     "seeds": 8,
 }
 """The sizes both contests are held at."""
-LOSS = Text("held-out loss, {score}, d_k = {d}{start} (nats a word)", "留出损失，{score}，d_k = {d}{start}（nat/词）")
-SPREAD = Text(
-    "logit spread at the start, {score}, d_k = {d}{start}", "开始时 logit 的标准差，{score}，d_k = {d}{start}"
-)
-GATE = Text("median gate after training, {score}, d_k = {d}{start}", "训练后闸门的中位数，{score}，d_k = {d}{start}")
-RECORDED = Text(
-    "recorded «{title}»: nats by which {ahead} leads {behind}, d_k = {d}, {start}",
-    "已记录的「{title}」：{ahead}领先{behind}的 nat 数，d_k = {d}，{start}",
-)
-AT_LARGEST = Text(
-    "Recorded at d_k = {d}: {ahead} leads {behind} by {lead} nats a token («{title}», {start}).",
-    "已记录，d_k = {d}：{ahead}领先{behind} {lead} nat/词元（「{title}」，{start}）。",
-)
-FROM = Text("{title}, {path}", "{title}，{path}")
-CAPTION = Text("Recorded run «{title}»; {seeds} seeds, {rate}.", "已记录的训练「{title}」；{seeds} 个种子，{rate}。")
-ONE_RATE = Text("one learning rate for all", "所有设置用同一个学习率")
-BEST_RATE = Text("each setting at the best learning rate tried", "每种设置取所试学习率中最好的")
-START = Text("Start: {start}.", "起点：{start}。")
-GROWING = Text(
-    "The model is as wide as d_k, so q and k start with the same variance at every d_k.",
-    "模型宽度等于 d_k，因此 q、k 在任何 d_k 下都以相同的方差起步。",
-)
-LAG = Text(
-    "Behind additive at d_k = {d} by {values} nats a token ({score}).",
-    "d_k = {d} 时，{score}比加性落后 {values} nat/词元。",
-)
-TASKS = {"align": Text("alignment", "对齐任务"), "translation": Text("English to Chinese", "英译中")}
-NAMES = {
-    "multiplicative": Text("dot product, unscaled", "未缩放点积"),
-    "scaled-dot": Text("dot product, 1/√d_k", "缩放点积（1/√d_k）"),
-    "additive": Text("additive", "加性"),
-    "unit": Text("q, k of unit variance", "q、k 以单位方差起步"),
-    "xavier": Text("Xavier's start", "Xavier 起步"),
-}
