@@ -53,7 +53,9 @@ class MuP(Rule):
 
     def __post_init__(self) -> None:
         if positive("power", self.power) > LARGEST_POWER:  # far larger ones overflow even float64
-            expected = Text("a number above 0, at most {most}", "大于 0 且不超过 {most} 的数").format(most=LARGEST_POWER)
+            expected = Text("a number above 0, at most {most}", "大于 0 且不超过 {most} 的数").format(
+                most=LARGEST_POWER
+            )
             raise ArgumentError("power", expected, got=self.power)
         if self.base_head_dim is not None:
             positive("base_head_dim", self.base_head_dim)

@@ -82,7 +82,7 @@ class Vocabulary:
 
 
 def _check_sizes(plain: Any) -> None:
-    """Raise ValueError if an id is not a place in the vocabulary, or texts are padded: tokenizers would count up to any number."""
+    """Raise ValueError for a size that tokenizers would count up to: an id beyond the vocabulary, or padding."""
     ids = plain["model"]["vocab"].values()
     places = set(range(len(ids)))
     if {index for index in ids if type(index) is int} != places:
