@@ -19,8 +19,7 @@ COUNTS = {"runs": 6, "models": 6, "stores": 1}
 @pytest.fixture(scope="module")
 def room(tmp_path_factory):
     path = tmp_path_factory.mktemp("fuzz")
-    for name in ("cache", "hf"):
-        (path / name).mkdir()
+    (path / "hf").mkdir()
     with pytest.MonkeyPatch.context() as patch:
         for name, value in examples.environment(str(path)).items():
             patch.setenv(name, value)

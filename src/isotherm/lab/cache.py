@@ -22,6 +22,7 @@ from tempfile import NamedTemporaryFile
 
 from isotherm.errors import IsothermError
 from isotherm.record import Timed, from_plain, to_plain
+from isotherm.record.files import parse_json
 
 SCHEMA = "isotherm.lab-cache/1"
 _SOURCE = Path(__file__).parent.parent
@@ -130,7 +131,7 @@ class CacheEntry:
             head, body = self.path.read_text(encoding="utf-8").split("\n", 1)
             if head != _seal(body):
                 return None
-            timed = from_plain(Timed, json.loads(body))
+            timed = from_plain(Timed, parse_json(self.path, body.encode()))
         except (OSError, ValueError, IsothermError):
             return None
         return timed if timed.record.id == self.claim else None
