@@ -37,7 +37,7 @@ class _Here(threading.local):
 _here = _Here()
 
 
-class Step(NamedTuple):
+class TapeStep(NamedTuple):
     """One recorded operation. `tensors` has pairs of argument index and tensor number, `descriptors` the same for the bases
     of tensor descriptors. `makes` says whether the result is a new tensor."""
 
@@ -54,7 +54,7 @@ class Tape(TorchDispatchMode):
 
     def __init__(self, given: Sequence[Tensor | None]) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self.steps: list[Step] = []
+        self.steps: list[TapeStep] = []
         self.given = len(given)
         self.made: list[Tensor] = []  # held while recording, so that no memory is used twice
         self.numbers = {_identity(x): i for i, x in enumerate(given) if x is not None and x.numel()}
@@ -87,7 +87,7 @@ class Tape(TorchDispatchMode):
                 blank[at] = _with_base(each, None)
         inner = [x for each in args if isinstance(each, list | tuple) for x in each]
         self.replayable &= not any(isinstance(each, Tensor) for each in (*inner, *options.values()))
-        self.steps.append(Step(function, blank, options, tensors, descriptors, makes))
+        self.steps.append(TapeStep(function, blank, options, tensors, descriptors, makes))
 
     def number(self, tensor: Tensor) -> int:
         """Return the number of a tensor. With an unknown tensor the tape cannot be replayed."""
