@@ -12,7 +12,6 @@ import click
 
 from isotherm.cli import VERBS, program
 from isotherm.errors import InputError
-from isotherm.lab.cache import SCHEMA as CACHE_SCHEMA
 from isotherm.record.files import SEAL, parse_json, sealed
 from isotherm.scale import ATLAS
 from tests.fuzz import examples
@@ -263,8 +262,7 @@ def stores(random: Random) -> Case:
 
 def caches(random: Random) -> Case:
     """A claim's entry in the cache, damaged, and mostly with a seal that fits. The claim itself is not run."""
-    body = as_json(change_tree(examples.kept(), random))
-    data = f"{CACHE_SCHEMA} {sha256(body).hexdigest()}\n".encode() + body
+    data = _sealed(change_tree(examples.kept(), random), random)
     if random.random() < 0.2:
         data = change_bytes(data, random)
     ways = random.choice([(), (), ("--json",), ("--out", "out"), ("--out", random.choice(OUTPUTS))])

@@ -104,7 +104,7 @@ def _distribution(name: str, where: Path | None) -> Distribution:
         raise InputError(where, Text("there is no such folder", "没有这个文件夹"))
     wanted = sub(r"[-_.]+", "-", name).lower()
     found = distributions(path=[str(where)]) if where is not None else distributions()
-    damaged = None
+    damaged: Path | None = None
     for package in found:
         try:
             called = package.metadata["Name"] or ""
