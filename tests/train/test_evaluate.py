@@ -13,7 +13,7 @@ from isotherm.report.draw import svg, terminal
 from isotherm.scale import Fixed, InverseSqrt, NoScale
 from isotherm.train import progress
 from isotherm.train.batches import Batch
-from isotherm.train.curves import LOSS, TITLE, Curve, figure
+from isotherm.train.curves import LOSS, TITLE, figure
 from isotherm.train.evaluate import gates, score
 from isotherm.train.progress import Reporter
 from isotherm.train.tokens import PAD
@@ -65,7 +65,7 @@ def test_a_model_without_attention_has_no_gates():
     assert gates(torch.nn.Embedding(17, 3), Batch((batch().inputs[0],), batch().labels), CPU) is None
 
 
-CURVES = [Curve("1/sqrt(d)", ((0, 6.0), (50, 4.0), (100, 2.0))), Curve("a <b>", ((0, 6.0), (100, 5.0)))]
+CURVES = {"1/sqrt(d)": ((0, 6.0), (50, 4.0), (100, 2.0)), "a <b>": ((0, 6.0), (100, 5.0))}
 
 
 @pytest.mark.parametrize("language", ["en", "zh"])
@@ -82,13 +82,13 @@ def test_learning_curves_on_a_terminal_have_names_numbers_and_both_axes(language
 
 def test_one_point_and_a_flat_line_are_drawn_too():
     for points in (((7, 1.0),), ((1, 3.0), (9, 3.0))):
-        only = figure([Curve("x", points)])
+        only = figure({"x": points})
         assert any("1" in line.plain for line in terminal.draw(only, "en", 60))
         assert "<circle" in svg.draw(only, "en")
 
 
 def test_no_curve_is_lost_where_there_are_more_than_colours():
-    many = figure([Curve(f"rule {n}", ((0, 1.0), (9, float(n)))) for n in range(9)])
+    many = figure({f"rule {n}": ((0, 1.0), (9, float(n))) for n in range(9)})
     shown = "\n".join(line.plain for line in terminal.draw(many, "en", 60))
     drawn = svg.draw(many, "en")
     assert all(line.name.en in shown and line.name.en in drawn for line in many.lines)

@@ -6,7 +6,7 @@ import pytest
 
 from isotherm.errors import InputError
 from isotherm.train.gettext_corpus import gather, write
-from isotherm.train.gettext_files import Message, messages
+from isotherm.train.gettext_files import messages
 from isotherm.train.message_cleaning import clean, key
 from isotherm.train.parallel_text import Pair, from_tsv
 from tests.train.corpora import install, write_mo
@@ -18,7 +18,7 @@ CATALOGUE = {
     "%(n)d page\0%(n)d pages": "%(n)d 个页面",
     "Untranslated": "",
 }
-READ = [Message("Add page", "添加页面"), Message("Open", "打开"), Message("%(n)d pages", "%(n)d 个页面")]
+READ = [Pair("Add page", "添加页面"), Pair("Open", "打开"), Pair("%(n)d pages", "%(n)d 个页面")]
 WRITTEN = """
 msgid ""
 msgstr "Content-Type: text/plain; charset=UTF-8\\n"
@@ -61,7 +61,7 @@ def test_a_compiled_catalogue(tmp_path, order):
 
 def test_a_written_catalogue_without_what_is_fuzzy_or_gone(tmp_path):
     (tmp_path / "x.po").write_text(WRITTEN, encoding="utf-8")
-    assert messages(tmp_path / "x.po") == [*READ, Message('Two lines "quoted"\n', "两行“引用”")]
+    assert messages(tmp_path / "x.po") == [*READ, Pair('Two lines "quoted"\n', "两行“引用”")]
 
 
 @pytest.mark.parametrize("cut", [0, 3, 20, 60, -4], ids=str)
@@ -99,11 +99,11 @@ CLEANED = {
 
 @pytest.mark.parametrize(("source", "target", "wanted"), CLEANED.values(), ids=CLEANED.keys())
 def test_cleaning(source, target, wanted):
-    assert clean(Message(source, target), chinese=True) == wanted
+    assert clean(Pair(source, target), chinese=True) == wanted
 
 
 def test_other_languages_need_no_chinese():
-    assert clean(Message("E-mail", "Courriel"), chinese=False) == Pair("E-mail", "Courriel")
+    assert clean(Pair("E-mail", "Courriel"), chinese=False) == Pair("E-mail", "Courriel")
 
 
 def test_sentences_alike_but_for_capitals_and_punctuation_have_one_key():

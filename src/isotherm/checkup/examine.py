@@ -5,8 +5,6 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
-from functools import cache
-from importlib.metadata import PackageNotFoundError, version
 
 from torch import nn
 
@@ -22,6 +20,7 @@ from isotherm.checkup.what_if import check_rules, replay, summarise
 from isotherm.language import Text
 from isotherm.probe import Capture
 from isotherm.record import SCHEMA, CheckRecord, Cost, WhatIf
+from isotherm.record.versions import versions
 from isotherm.scale import Rule
 from isotherm.stats import RowStats
 
@@ -64,7 +63,7 @@ def examine(
         schema=SCHEMA,
         created=datetime.now(UTC).isoformat(timespec="seconds"),
         model=subject,
-        versions=_versions(),
+        versions=versions("torch", "transformers"),
         layers=with_detail(layers, measured) if detail else layers,
         findings=gravest_first(naming_weights(found, lambda: not_finite_weights(model))),
         what_if=replayed,
@@ -93,17 +92,6 @@ def _what_if(
         replayed.append(replay(capture, [rule for _, rule in rules], index, rows))
     as_is = WhatIf("as is", tuple(summarise(index, stats) for index, stats in enumerate(measured)))
     return as_is, *(WhatIf(text, tuple(layer[i] for layer in replayed)) for i, (text, _) in enumerate(rules))
-
-
-@cache
-def _versions() -> dict[str, str]:
-    found = {"python": sys.version.split()[0]}
-    for package in ("isotherm", "torch", "transformers"):
-        try:
-            found[package] = version(package)
-        except PackageNotFoundError:
-            continue
-    return found
 
 
 def _peak_mib() -> float:

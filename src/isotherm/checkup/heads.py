@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import chain, islice
-from math import isfinite, log
+from math import log
 from typing import Any
 
 import torch
@@ -11,6 +11,7 @@ from torch import Tensor
 
 from isotherm.checkup.thresholds import DIFFUSE, SATURATED, SINK
 from isotherm.record import HeadDetail, HeadStats, Layer, Spread, State
+from isotherm.record.plain import finite
 from isotherm.stats import RowStats, Summary
 from isotherm.theory import gaussian_row
 
@@ -69,7 +70,7 @@ def head_stats(stats: RowStats, numbers: Sequence[int]) -> list[HeadStats]:
                 predicted_gate=None,
                 predicted_entropy_fraction=None,
                 rows_total=stats.rest.shape[0] * (stats.total_rows or 0) if sampled else None,
-                entropy_interval=_finite(entropy.interval[head].item()) if sampled else None,
+                entropy_interval=finite(entropy.interval[head].item()) if sampled else None,
             )
         )
     return records
@@ -81,7 +82,7 @@ def _plain(summaries: list[Summary]) -> list[list[list[float | None]]]:
     numbers: list[list[list[float | None]]] = table.tolist()
     if bool(table.isfinite().all()):
         return numbers
-    return [[[None if x is None else _finite(x) for x in column] for column in columns] for columns in numbers]
+    return [[[None if x is None else finite(x) for x in column] for column in columns] for columns in numbers]
 
 
 def state(rows: int, invalid: int, gate: float | None, fraction: float | None, excess: float) -> State:
@@ -136,8 +137,8 @@ def _details(stats: RowStats) -> list[HeadDetail]:
         HeadDetail(
             gate_histogram=tuple(histograms[0][head]),
             entropy_histogram=tuple(histograms[1][head]),
-            position_gate=tuple(map(_finite, profiles[0][head])),
-            position_entropy=tuple(map(_finite, profiles[1][head])),
+            position_gate=tuple(map(finite, profiles[0][head])),
+            position_entropy=tuple(map(finite, profiles[1][head])),
         )
         for head in range(gate.shape[1])
     ]
@@ -163,7 +164,3 @@ def _profile(values: Tensor) -> Tensor:
     total.scatter_add_(1, index, torch.where(known, values, 0.0).sum(0))
     count.scatter_add_(1, index, known.sum(0).double())
     return total / count
-
-
-def _finite(value: float) -> float | None:
-    return value if isfinite(value) else None

@@ -61,6 +61,14 @@ def statistics(problem: Problem, sink: Tensor | None, rows: int | None, scales: 
     return found if sink is None else [stats.with_sink(sink.view(-1, 1)) for stats in found]
 
 
+def quantile(values: Tensor, fraction: float) -> float | None:
+    """The finite value that this fraction of the others lies below; None if none is finite."""
+    known = values[values.isfinite()]
+    if not known.numel():
+        return None
+    return known.kthvalue(1 + round(fraction * (known.numel() - 1))).values.item()
+
+
 def _without_padding(stats: RowStats, capture: Capture, batch: Batch) -> RowStats:
     if not isinstance(batch, Mapping):
         return stats

@@ -6,16 +6,17 @@ before the kernel. Any other rule (x0.5, log-n, a soft cap, a sink) is applied o
 
 from collections.abc import Sequence
 from dataclasses import replace
-from math import isfinite, prod
+from math import prod
 
 from torch import Tensor
 
-from isotherm.checkup.measure import statistics
+from isotherm.checkup.measure import quantile, statistics
 from isotherm.errors import ArgumentError, named
 from isotherm.language import Text
 from isotherm.ops import Problem
 from isotherm.probe import Capture
 from isotherm.record import WhatIfLayer
+from isotherm.record.plain import finite
 from isotherm.scale import Rule, Site, parse
 from isotherm.stats import RowStats
 
@@ -50,13 +51,13 @@ def _only_rescaled(capture: Capture, problem: Problem, sink: Tensor | None) -> b
 def summarise(index: int, stats: RowStats) -> WhatIfLayer:
     """Medians over all heads and rows, the largest logit, and each head's medians."""
     heads = stats.summaries(("jacobian_trace", "entropy_fraction"))
-    gates, entropies = (tuple(_finite(x) for x in summary.p50.tolist()) for summary in heads.values())
+    gates, entropies = (tuple(finite(x) for x in summary.p50.tolist()) for summary in heads.values())
     return WhatIfLayer(
         index=index,
-        entropy_fraction=_quantile(stats.entropy_fraction, 0.5),
-        jacobian_trace=_quantile(stats.jacobian_trace, 0.5),
-        gate_p10=_quantile(stats.jacobian_trace, 0.1),
-        max_logit=_quantile(stats.max_logit, 1.0),
+        entropy_fraction=quantile(stats.entropy_fraction, 0.5),
+        jacobian_trace=quantile(stats.jacobian_trace, 0.5),
+        gate_p10=quantile(stats.jacobian_trace, 0.1),
+        max_logit=quantile(stats.max_logit, 1.0),
         head_gate=gates,
         head_entropy=entropies,
     )
@@ -85,14 +86,3 @@ def _under(capture: Capture, rule: Rule, index: int) -> tuple[Problem, Tensor | 
     softcap = problem.softcap if resolved.softcap is None else resolved.softcap
     sink = capture.sink if resolved.sink is None else resolved.sink
     return replace(problem, q=q, k=k, scale=scale, softcap=softcap), sink
-
-
-def _finite(value: float) -> float | None:
-    return value if isfinite(value) else None
-
-
-def _quantile(values: Tensor, fraction: float) -> float | None:
-    known = values[values.isfinite()]
-    if not known.numel():
-        return None
-    return known.kthvalue(1 + round(fraction * (known.numel() - 1))).values.item()

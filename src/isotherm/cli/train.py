@@ -115,7 +115,7 @@ class _Training:
             return 0
         found = comparison.contestants
         if self.as_json:
-            runs = [{"rule": it.rule, "run": str(it.folder), "curve": it.curve.points, **it.result} for it in found]
+            runs = [{"rule": it.rule, "run": str(it.folder), "curve": it.curve, **it.result} for it in found]
             print_json({"runs": runs})
         else:
             _show_comparison(config, found)
@@ -164,7 +164,7 @@ def _show_comparison(config: "Config", found: Sequence["Contestant"]) -> None:
     from isotherm.train.curves import figure
 
     console = Console(highlight=False, markup=False)
-    for line in terminal.draw(figure([one.curve for one in found]), current(), min(console.width, 76)):
+    for line in terminal.draw(figure({one.rule: one.curve for one in found}), current(), min(console.width, 76)):
         console.print(line, no_wrap=True)
     console.print()
     console.print(_table(config, found))

@@ -14,19 +14,19 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from hashlib import sha256
-from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from pathlib import Path
-from platform import python_version
 
 from isotherm.errors import IsothermError
 from isotherm.record import Timed, from_plain, to_plain
 from isotherm.record.files import SEAL, parse_json, read_bytes, sealed, unsealed
+from isotherm.record.versions import versions
 from isotherm.report.files import write_atomically
 
 SCHEMA = "isotherm.lab-cache/2"
 _SOURCE = Path(__file__).parent.parent
-_PACKAGES = ("torch", "numpy", "transformers")
+PACKAGES = ("torch", "numpy", "transformers")
+"""What the numbers of a claim depend on besides our code."""
 
 
 def folder() -> Path:
@@ -40,15 +40,6 @@ def folder() -> Path:
     else:
         home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     return home / "isotherm" / "lab"
-
-
-def versions() -> dict[str, str]:
-    """Versions of what a record depends on, as installed; nothing is imported to find out."""
-    found = {"python": python_version()}
-    for package in ("isotherm", *_PACKAGES):
-        with suppress(PackageNotFoundError):
-            found[package] = version(package)
-    return found
 
 
 def code_version(module: str, records: Sequence[Path] = ()) -> str:
@@ -118,7 +109,7 @@ class CacheEntry:
     @property
     def path(self) -> Path:
         """The entry's file, which may not exist yet."""
-        told = json.dumps([SCHEMA, self.claim, self.size, self.device, self.code, versions()])
+        told = json.dumps([SCHEMA, self.claim, self.size, self.device, self.code, versions(*PACKAGES)])
         return folder() / f"{self._stem}{sha256(told.encode()).hexdigest()[:16]}.json"
 
     @property

@@ -24,9 +24,10 @@ from time import perf_counter
 from typing import Any, Literal
 
 from isotherm.errors import IsothermError
-from isotherm.lab.cache import CacheEntry, code_version, versions
+from isotherm.lab.cache import PACKAGES, CacheEntry, code_version
 from isotherm.language import Text
 from isotherm.record import Timed, from_plain, to_plain
+from isotherm.record.versions import versions
 
 Size = Literal["quick", "full"]
 DIED = Text("its process ended with code {code} before it had answered", "其进程未作答就以代码 {code} 结束")
@@ -216,7 +217,7 @@ def _answer(order: ClaimOrder, code: str, line: "Connection[Any, Any]") -> tuple
             code=code,
             created=datetime.now(UTC).isoformat(timespec="seconds"),
             seconds=perf_counter() - start,
-            versions=versions(),
+            versions=versions(*PACKAGES),
             timings=result.timings,
             timing_figures=result.timing_figures,
         )

@@ -52,6 +52,11 @@ def to_plain(record: object) -> Any:
     return record
 
 
+def finite(value: float) -> float | None:
+    """The number; None where it is NaN or Inf."""
+    return value if isfinite(value) else None
+
+
 def from_plain(kind: type[Record], data: Any, where: str = "report", *, strict: bool = False) -> Record:
     """Invert `to_plain`. An `ArgumentError` names the field that does not fit; `strict` refuses fields nobody knows."""
     if not (kind is Text or dataclasses.is_dataclass(kind)):

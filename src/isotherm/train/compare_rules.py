@@ -52,18 +52,18 @@ def compare(config: Config, rules: Sequence[str], path: Path, *, resume: bool = 
         outcome = train(one, path / name, resume=resume, title=rule)
         if outcome.stopped is not None:
             return RuleComparison(tuple(found), outcome)
-        found.append(Contestant(rule, path / name, curve(rule, path / name), dict(outcome.result)))
-    drawn = svg.sheet([figure([one.curve for one in found])], TITLE, current())
+        found.append(Contestant(rule, path / name, curve(path / name), dict(outcome.result)))
+    drawn = svg.sheet([figure({one.rule: one.curve for one in found})], TITLE, current())
     write_atomically(path / "curves.svg", f"{drawn}\n")
     return RuleComparison(tuple(found), None)
 
 
-def curve(name: str, path: Path) -> Curve:
+def curve(path: Path) -> Curve:
     """A run's held-out loss over its steps."""
     points = tuple((line["step"], line["loss"]) for line in RunFolder(path).measured() if line["kind"] == "held_out")
     if not points:
         raise IsothermError(Text("{path}: nothing was measured yet", "{path}：尚无评测").format(path=path))
-    return Curve(name, points)
+    return points
 
 
 def slug(model: ModelSettings) -> str:

@@ -1,7 +1,6 @@
 """Learning curves as a figure, which `report.draw` shows on a terminal or as SVG."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 
 from isotherm.language import Text
 from isotherm.record import Figure, Line
@@ -11,18 +10,14 @@ TITLE = Text("Learning under each scale rule", "各缩放规则下的学习")
 _STEP = Text("step", "步数")
 
 
-@dataclass(frozen=True)
-class Curve:
-    """A name and points (step, value), by step."""
-
-    name: str
-    points: tuple[tuple[int, float], ...]
+Curve = Sequence[tuple[int, float]]
+"""Points (step, value), by step."""
 
 
-def figure(curves: Sequence[Curve], *, y: Text = LOSS, title: Text = TITLE) -> Figure:
-    """The curves over one pair of axes."""
+def figure(curves: Mapping[str, Curve]) -> Figure:
+    """The curves, by name, over one pair of axes."""
     lines = tuple(
-        Line(Text(one.name, one.name), tuple(float(step) for step, _ in one.points), tuple(y for _, y in one.points))
-        for one in curves
+        Line(Text(name, name), tuple(float(step) for step, _ in points), tuple(value for _, value in points))
+        for name, points in curves.items()
     )
-    return Figure("curves", title, _STEP, y, lines)
+    return Figure("curves", TITLE, _STEP, LOSS, lines)

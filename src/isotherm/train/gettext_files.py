@@ -12,24 +12,20 @@ from pathlib import Path
 from isotherm.errors import InputError
 from isotherm.language import Text
 from isotherm.record.files import read_bytes
+from isotherm.train.parallel_text import Pair
 from isotherm.train.text_files import lines
 
 
-@dataclass(frozen=True)
-class Message:
-    """A message and its translation; of several plural forms, those for many."""
+def messages(path: Path) -> list[Pair]:
+    """The finished translations of a catalogue: no header, nothing empty, nothing marked fuzzy or obsolete.
 
-    source: str
-    target: str
-
-
-def messages(path: Path) -> list[Message]:
-    """The finished translations of a catalogue: no header, nothing empty, nothing marked fuzzy or obsolete."""
+    Of several plural forms, those for many are taken.
+    """
     found = _compiled(path) if path.suffix == ".mo" else _written(path)
     return [message for message in found if message.source and message.target]
 
 
-def _compiled(path: Path) -> Iterator[Message]:
+def _compiled(path: Path) -> Iterator[Pair]:
     """GNU gettext manual, «The Format of GNU MO Files»: two tables of (length, place) after a header of seven words."""
     data = read_bytes(path)
     try:
@@ -38,7 +34,7 @@ def _compiled(path: Path) -> Iterator[Message]:
         for index in range(count):
             source = _string(data, order, originals + 8 * index)
             target = _string(data, order, translations + 8 * index)
-            yield Message(_many(source.rpartition("\x04")[2]), _many(target))
+            yield Pair(_many(source.rpartition("\x04")[2]), _many(target))
     except (KeyError, struct.error, UnicodeDecodeError) as error:
         raise InputError(path, Text("not a whole gettext catalogue", "不是完整的 gettext 目录文件")) from error
 
@@ -61,18 +57,18 @@ class _Entry:
     fuzzy: bool = False
     strings: dict[str, str] = field(default_factory=dict)
 
-    def message(self) -> Message:
+    def message(self) -> Pair:
         """The form for many where there are several."""
         targets = [text for keyword, text in self.strings.items() if keyword.startswith("msgstr")]
         source = self.strings.get("msgid_plural", self.strings.get("msgid", ""))
-        return Message(source, "" if self.fuzzy or not targets else targets[-1])
+        return Pair(source, "" if self.fuzzy or not targets else targets[-1])
 
 
 _ESCAPES = {"n": "\n", "t": "\t", "r": "\r"}
 _LINE = re.compile(r'(?:(msgctxt|msgid_plural|msgid|msgstr(?:\[\d+\])?)\s+)?("(?:[^"\\]|\\.)*")\s*$')
 
 
-def _written(path: Path) -> Iterator[Message]:
+def _written(path: Path) -> Iterator[Pair]:
     entry, keyword = _Entry(), ""
     for number, line in enumerate(map(str.strip, lines(path)), 1):
         starts = line.startswith(("#", "msgctxt")) or (line.startswith("msgid ") and keyword != "msgctxt")

@@ -4,7 +4,6 @@ import html
 import re
 from collections import Counter
 
-from isotherm.train.gettext_files import Message
 from isotherm.train.parallel_text import Pair
 
 _TAG = re.compile(r"</?[a-zA-Z][^<>]*>")
@@ -19,10 +18,10 @@ _HAN = re.compile(r"[\u3400-\u9fff]")
 _LETTER = re.compile(r"[^\W\d_]")
 
 
-def clean(message: Message, *, chinese: bool) -> Pair | None:
+def clean(message: Pair, *, chinese: bool) -> Pair | None:
     """The pair of sentences a message holds, or None where it holds none worth learning.
 
-    >>> clean(Message("&Delete <b>%(count)d</b> pages", "删除 <b>%(count)d</b> 个页面(&D)"), chinese=True)
+    >>> clean(Pair("&Delete <b>%(count)d</b> pages", "删除 <b>%(count)d</b> 个页面(&D)"), chinese=True)
     Pair(source='Delete {1} pages', target='删除 {1} 个页面')
     """
     source, target = (_plain(text) for text in (message.source, message.target))

@@ -2,7 +2,6 @@
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from math import isfinite
 from pathlib import Path
 from typing import Any
 
@@ -11,11 +10,13 @@ from torch import Tensor, nn
 
 from isotherm.models.build import build
 from isotherm.models.shape import Shape
+from isotherm.record.plain import finite
 from isotherm.record.sweep import AtLength, Temperature, Trial, TrialOutcome
+from isotherm.record.versions import versions
 from isotherm.train.batches import Batch
 from isotherm.train.sweep.examples import Corpora, ExampleSource, corpora_of, number, source_of
 from isotherm.train.sweep.model_stack import CHUNK, ModelStack, Progress, Schedule
-from isotherm.train.sweep.provenance import device_name, versions
+from isotherm.train.sweep.provenance import device_name
 from isotherm.train.sweep.temperatures import projections, temperature
 from isotherm.train.sweep.trials import check, groups, multiplier
 from isotherm.train.tokens import PAD
@@ -89,7 +90,7 @@ def train_group(
         "graph": stack.captures,
         "device": device_name(place),
         "precision": precision,
-        "versions": versions(),
+        "versions": versions("torch"),
     }
     tests = list(zip(start, end, right, strict=True))
     return [
@@ -108,7 +109,7 @@ def _outcome(
 ) -> TrialOutcome:
     """One model's outcome. `tests` are its loss before and after training, and its accuracy after."""
     losses, gradients, diverged_at = log.curves(model, trial.steps)
-    start, end, right = map(_finite, tests)
+    start, end, right = map(finite, tests)
     lost = diverged_at is not None
     return TrialOutcome(
         trial=trial,
@@ -130,7 +131,7 @@ def _at_length(log: "_Log", length: int, batches: Sequence[Batch]) -> list[AtLen
     losses, right = test(log.stack, batches)
     looks = log.temperatures(batches[0])
     return [
-        AtLength(length, _finite(loss), _finite(share), look.entropy_fraction)
+        AtLength(length, finite(loss), finite(share), look.entropy_fraction)
         for loss, share, look in zip(losses, right, looks, strict=True)
     ]
 
@@ -236,7 +237,7 @@ class _Log:
         kept = [step for step in points(steps) if end is None or step <= end + 1]
         if not self.stack.watch.any():  # a score without W_q
             gradients = torch.full_like(gradients, torch.nan)
-        pairs = [tuple((step, _finite(float(curve[step - 1]))) for step in kept) for curve in (losses, gradients)]
+        pairs = [tuple((step, finite(float(curve[step - 1]))) for step in kept) for curve in (losses, gradients)]
         return pairs[0], pairs[1], None if end is None else end + 1
 
     def _whole(self, name: str) -> Tensor:
@@ -248,7 +249,3 @@ def points(steps: int) -> list[int]:
     powers = {1 << i for i in range(steps.bit_length())}
     even = {max(1, round(i * steps / POINTS)) for i in range(1, POINTS + 1)}
     return sorted(step for step in powers | even if step <= steps)
-
-
-def _finite(value: float) -> float | None:
-    return value if isfinite(value) else None

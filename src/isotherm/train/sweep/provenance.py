@@ -1,23 +1,12 @@
-"""With what the numbers were made."""
+"""On what device, and from which code, the numbers were made."""
 
 import os
 import platform
 import subprocess
 from functools import cache
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 import torch
-
-
-@cache
-def versions() -> dict[str, str]:
-    """Versions of what computes."""
-    try:
-        own = version("isotherm")
-    except PackageNotFoundError:
-        own = "source tree"
-    return {"isotherm": own, "torch": torch.__version__, "python": platform.python_version()}
 
 
 @cache

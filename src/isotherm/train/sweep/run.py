@@ -11,13 +11,14 @@ from typing import Literal
 import torch
 
 from isotherm.record.sweep import SWEEP_SCHEMA, SweepRecord, TrialOutcome
+from isotherm.record.versions import versions
 from isotherm.train.processes import pick
 from isotherm.train.sweep.analysis import analyses, cells
 from isotherm.train.sweep.examples import corpora_of
 from isotherm.train.sweep.group_job import Group, Job
 from isotherm.train.sweep.group_training import TOGETHER
 from isotherm.train.sweep.local_executor import run_here
-from isotherm.train.sweep.provenance import commit, versions
+from isotherm.train.sweep.provenance import commit
 from isotherm.train.sweep.ray_executor import run_on_ray
 from isotherm.train.sweep.spec import Spec
 from isotherm.train.sweep.store import Store
@@ -97,7 +98,7 @@ def summed_up(spec: Spec, found: dict[str, TrialOutcome], precision: str, second
         created=datetime.now(UTC).isoformat(timespec="seconds"),
         seconds=seconds,
         commit=commit(),
-        versions=versions(),
+        versions=versions("torch"),
         devices=tuple(sorted({outcome.device for outcome in outcomes})),
         precision=precision,
         blocks=tuple((name, tuple(outcome.trial.key() for outcome in part)) for name, part in blocks),

@@ -1,12 +1,11 @@
 """Measure a model's attention during training, with the probe and the row statistics."""
 
-from math import isfinite
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from isotherm.checkup.measure import measure
+from isotherm.checkup.measure import measure, quantile
 from isotherm.ops import Score
 from isotherm.probe import probe
 from isotherm.record.sweep import Temperature
@@ -40,10 +39,10 @@ def temperature(stack: ModelStack, model: int, batch: Batch) -> Temperature:
     gate, entropy, spread = (torch.cat(values[name]) if rows else torch.empty(0) for name in STATISTICS)
     return Temperature(
         step=stack.taken,
-        gate=_quantile(gate, 0.5),
-        gate_p10=_quantile(gate, 0.1),
-        entropy_fraction=_quantile(entropy, 0.5),
-        logit_std=_quantile(spread, 0.5),
+        gate=quantile(gate, 0.5),
+        gate_p10=quantile(gate, 0.1),
+        entropy_fraction=quantile(entropy, 0.5),
+        logit_std=quantile(spread, 0.5),
     )
 
 
@@ -72,11 +71,3 @@ def _counting(values: Tensor, stats: RowStats, batch: Batch) -> Tensor:
         if places.shape[1] == counts.shape[-1]:
             return values[counts & places.unsqueeze(1)]
     return values[counts]
-
-
-def _quantile(values: Tensor, share: float) -> float | None:
-    known = values[values.isfinite()]
-    if not known.numel():
-        return None
-    found = known.kthvalue(1 + round(share * (known.numel() - 1))).values.item()
-    return found if isfinite(found) else None
