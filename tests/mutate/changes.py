@@ -86,6 +86,35 @@ class Finder:
 
     def at(self, node: ast.AST) -> Iterator[tuple[Spot, list[str]]]:
         """The changes of one node: which bytes, and what may stand there instead."""
+        if isinstance(node, ast.stmt):
+            yield from self.statement(node)
+        elif isinstance(node, ast.Call):
+            yield from self.call(node)
+        elif isinstance(node, ast.Constant):
+            yield from self.constant(node)
+        elif isinstance(node, ast.Slice):
+            for bound in (node.lower, node.upper):
+                if bound is not None and not isinstance(bound, ast.Constant):
+                    yield self.span(bound), [f"{self.text(bound)} + 1", f"{self.text(bound)} - 1"]
+        else:
+            yield from self.operator(node)
+
+    def statement(self, node: ast.stmt) -> Iterator[tuple[Spot, list[str]]]:
+        match node:
+            case ast.AugAssign(target=ast.Name(id="__all__")):
+                return
+            case ast.If(test=test) | ast.While(test=test):
+                yield self.span(test), [f"(not ({self.text(test)}))"]
+            case ast.Return(value=ast.expr() as value) if not isinstance(value, ast.Constant):
+                truth = isinstance(value, ast.Compare | ast.BoolOp) or self.text(value).startswith(("not ", "bool("))
+                negated = [f"-({self.text(value)})"] if isinstance(value, ast.BinOp) else []
+                yield self.span(value), [f"not ({self.text(value)})"] if truth else ["None", *negated]
+            case ast.Expr(value=ast.Call()) | ast.AugAssign() | ast.Continue() | ast.Break() | ast.Raise():
+                yield self.span(node), ["pass"]
+            case ast.Assign(targets=[ast.Attribute() | ast.Subscript()]):
+                yield self.span(node), ["pass"]
+
+    def operator(self, node: ast.AST) -> Iterator[tuple[Spot, list[str]]]:
         match node:
             case ast.Compare(left=left, ops=[op, *_], comparators=[right, *_]) if type(op) in TOKENS:
                 yield self.between(left, right, op)
@@ -95,39 +124,29 @@ class Finder:
                 yield self.between(left, right, op)
             case ast.UnaryOp(op=ast.Not() | ast.USub(), operand=operand):
                 yield (self.span(node)[0], self.span(operand)[0]), [""]
-            case ast.Constant(value=bool(value)):
-                yield self.span(node), [str(not value)]
-            case ast.Constant(value=int(value)):
-                yield self.span(node), [str(value + 1), str(value - 1)]
-            case ast.Constant(value=float(value)):
-                yield self.span(node), [repr(value * 1.1 or 1.0)]
-            case ast.If(test=test) | ast.While(test=test) | ast.IfExp(test=test):
+            case ast.IfExp(test=test):
                 yield self.span(test), [f"(not ({self.text(test)}))"]
             case ast.comprehension(ifs=[test, *_]):
                 yield self.span(test), ["True"]
-            case ast.Return(value=ast.expr() as value) if not isinstance(value, ast.Constant):
-                truth = isinstance(value, ast.Compare | ast.BoolOp) or self.text(value).startswith(("not ", "bool("))
-                negated = [f"-({self.text(value)})"] if isinstance(value, ast.BinOp) else []
-                yield self.span(value), [f"not ({self.text(value)})"] if truth else ["None", *negated]
-            case ast.AugAssign(target=ast.Name(id="__all__")):
-                return
-            case ast.Expr(value=ast.Call()) | ast.AugAssign() | ast.Continue() | ast.Break() | ast.Raise():
-                yield self.span(node), ["pass"]
-            case ast.Assign(targets=[ast.Attribute() | ast.Subscript()]):
-                yield self.span(node), ["pass"]
-            case ast.Slice(lower=lower, upper=upper):
-                for bound in (lower, upper):
-                    if bound is not None and not isinstance(bound, ast.Constant):
-                        yield self.span(bound), [f"{self.text(bound)} + 1", f"{self.text(bound)} - 1"]
-        if isinstance(node, ast.Call):
-            if (word := word_of(node.func)) in OPPOSITE:
-                end = self.span(node.func)[1]
-                yield (end - len(word), end), [OPPOSITE[word]]
-            plain = not any(isinstance(a, ast.Starred | ast.Constant) or "Text(" in self.text(a) for a in node.args[:2])
-            if len(node.args) >= 2 and plain:
-                (start, _), (_, end) = self.span(node.args[0]), self.span(node.args[1])
-                if word not in SENTENCES | {"isinstance", "getattr", "hasattr", "setattr"}:
-                    yield (start, end), [f"{self.text(node.args[1])}, {self.text(node.args[0])}"]
+
+    def constant(self, node: ast.Constant) -> Iterator[tuple[Spot, list[str]]]:
+        match node.value:
+            case bool(value):
+                yield self.span(node), [str(not value)]
+            case int(value):
+                yield self.span(node), [str(value + 1), str(value - 1)]
+            case float(value):
+                yield self.span(node), [repr(value * 1.1 or 1.0)]
+
+    def call(self, node: ast.Call) -> Iterator[tuple[Spot, list[str]]]:
+        """`min` for `max`, and the first two arguments in the other order."""
+        if (word := word_of(node.func)) in OPPOSITE:
+            end = self.span(node.func)[1]
+            yield (end - len(word), end), [OPPOSITE[word]]
+        plain = not any(isinstance(a, ast.Starred | ast.Constant) or "Text(" in self.text(a) for a in node.args[:2])
+        if len(node.args) >= 2 and plain and word not in SENTENCES | {"isinstance", "getattr", "hasattr", "setattr"}:
+            (start, _), (_, end) = self.span(node.args[0]), self.span(node.args[1])
+            yield (start, end), [f"{self.text(node.args[1])}, {self.text(node.args[0])}"]
 
     def between(self, left: ast.expr, right: ast.expr, op: ast.AST) -> tuple[Spot, list[str]]:
         """The operator between two operands; brackets around them stay."""
