@@ -63,3 +63,10 @@ def test_moments_of_keys_are_used_for_plain_rows_alone(options, used, monkeypatc
     q = torch.randn(1, 1, 40, 4, generator=torch.Generator().manual_seed(0))
     attention(q, q, q, stats=True, impl="blockwise", **options)
     assert bool(made) == used
+
+
+def test_the_first_and_the_last_row_may_be_asked_for():
+    q = torch.randn(1, 1, 5, 3, generator=torch.Generator().manual_seed(0))
+    whole, two = (attention(q, q, q, stats=True, rows=rows).stats for rows in (None, torch.tensor([4, 0])))
+    assert two.rows.tolist() == [0, 4]
+    torch.testing.assert_close(two.entropy, whole.entropy[:, :, [0, 4]])
