@@ -37,11 +37,11 @@ def test_log_n_counts_the_keys_of_a_window():
     torch.testing.assert_close(attention(q, k, v, scale=InverseSqrt() * LogN(2), causal=True, window=2).output, one)
 
 
-@pytest.mark.parametrize("shape", [(16, 1, 8, 4), (1, 16, 8, 4)], ids=["batch", "heads"])
+@pytest.mark.parametrize("shape", [(16, 1, 8, 64), (1, 16, 8, 64)], ids=["batch", "heads"])
 def test_counting_a_mask_takes_some_rows_at_a_time(shape, monkeypatch):
-    monkeypatch.setattr("isotherm.ops.problem.MASK_AT_ONCE", 16 * 4)
+    monkeypatch.setattr("isotherm.ops.problem.MASK_AT_ONCE", 16 * 64)
     mask = torch.rand(shape, generator=torch.Generator().manual_seed(0)) > 0.5
-    visibility = Visibility(torch.arange(8), 4, mask=mask)
+    visibility = Visibility(torch.arange(8), 64, mask=mask)
     with LargestTensor() as seen:
         counts = visibility.counts()
     assert torch.equal(counts, mask.sum(-1))
