@@ -7,6 +7,7 @@ from html.parser import HTMLParser
 
 import pytest
 
+from isotherm.report import shell
 from isotherm.report.explain import page as pages
 from isotherm.report.explain import words
 from tests.report import claims
@@ -42,7 +43,7 @@ def shown(browser, tmp_path):
 
     def open_page(book, anchor="#lang=en", **options):
         path = tmp_path / "index.html"
-        pages.write_html(book, path, "en")
+        path.write_text(pages.to_html(book, "en"), encoding="utf-8")
         opened.append(Opened(browser, path, anchor, **options))
         return opened[-1]
 
@@ -211,7 +212,7 @@ def test_the_policy_stops_what_is_not_ours(shown):
 
 def test_without_a_script_it_reads_in_the_language_it_was_made_in(browser, tmp_path):
     path = tmp_path / "index.html"
-    pages.write_html(claims.usual(), path, "zh")
+    path.write_text(pages.to_html(claims.usual(), "zh"), encoding="utf-8")
     opened = Opened(browser, path, "", java_script_enabled=False)
     assert opened.page.locator("h1").inner_text().startswith("注意力")
     opened.context.close()
@@ -240,7 +241,7 @@ class Outline(HTMLParser):
 @pytest.mark.parametrize("make", [claims.usual, claims.hostile], ids=lambda make: make.__name__)
 def test_it_is_well_formed_small_and_on_its_own(make):
     text = pages.to_html(make(), "en")
-    assert len(text.encode()) < pages.LIMIT
+    assert len(text.encode()) < 2_000_000
     outline = Outline()
     outline.feed(text)
     assert outline.open == []
@@ -252,6 +253,16 @@ def test_it_is_well_formed_small_and_on_its_own(make):
 
 
 def test_the_words_of_the_two_pages_agree():
-    assert PAGE["theme_dark"] == words.DARK
-    assert PAGE["theme_light"] == words.LIGHT
-    assert PAGE["switch_language"] == words.LANGUAGE
+    for key in ("theme_dark", "theme_light", "switch_language"):
+        pair = f'<span lang="en">{PAGE[key].en}</span><span lang="zh-CN">{PAGE[key].zh}</span>'
+        assert pair in shell.asset("explain.html")
+
+
+def test_what_every_run_says_is_said_in_both_languages():
+    said = re.findall(r'lang="(en|zh-CN)"[^>]*>(.*?)</(?:span|p|a|button)>', shell.asset("explain.html"))
+    assert len(said) == 2 * 18
+    for (one, english), (other, chinese) in zip(said[::2], said[1::2], strict=True):
+        assert (one, other) == ("en", "zh-CN")
+        assert english
+        assert re.search(r"[\u4e00-\u9fff]", chinese)
+        assert not re.search(r"[\u4e00-\u9fff]", english)

@@ -46,7 +46,7 @@ def to_html(record: CheckRecord, language: Language | None = None) -> str:
 
 def _page(record: CheckRecord, data: str, opening: Language) -> str:
     return shell.fill(
-        shell.asset("check.html").replace("%%data%%", data),
+        shell.filled("check.html", data=data),
         scripts=_SCRIPTS,
         wait=True,
         title=f"{printable(record.model.name, 80)} · isotherm",

@@ -17,32 +17,20 @@ def errata(book: Book) -> Html:
         right = tag("div", tag("h4", both(words.RIGHT)), tag("p", both(erratum.right)), class_="right")
         found.append(tag("div", tag("div", where, shown), wrong, right, class_="erratum"))
     lead = both(words.ERRATA_LEAD if found else words.NO_ERRATA, "p", class_="lead")
-    return tag("section", tag("h2", both(words.ERRATA)), lead, *found, id="errata")
+    return join(lead, *found)
 
 
-def method(book: Book) -> Html:
-    """How and on what machine the claims were measured, and how to repeat that."""
-    points = [tag("li", both(point)) for point in words.METHOD_POINTS]
-    documents = join(*(join(tag("dt", name), tag("dd", both(text))) for name, text in words.DOCUMENTS.items()))
-    return tag(
-        "section",
-        tag("h2", both(words.METHOD)),
-        tag("ul", *points, class_="method"),
-        _facts(book),
-        tag("h3", both(words.DOCUMENTS_TITLE)),
-        tag("dl", documents, class_="documents"),
-        tag("h3", both(words.RUN)),
-        _runs(book),
-        _without(book),
-        id="method",
-    )
+def documents() -> Html:
+    """The documents' numbers and names."""
+    return join(*(join(tag("dt", name), tag("dd", both(text))) for name, text in words.DOCUMENTS.items()))
 
 
-def _facts(book: Book) -> Html:
+def facts(book: Book) -> Html:
+    """On what the claims were measured, and how to repeat that."""
     claims = list(book.claims())
     versions = {name: version for timed in claims for name, version in timed.versions.items()}
     command = "isotherm explain --fresh --out DIR" + (" --size full" if book.scale == "full" else "")
-    facts = [
+    told = [
         (words.SIZE, both(words.SIZES.get(book.scale, Text(book.scale, book.scale)))),
         (words.DEVICE, tag("span", book.device, translate="no")),
         (words.VERSIONS, tag("span", ", ".join(f"{name} {it}" for name, it in versions.items()), translate="no")),
@@ -50,11 +38,12 @@ def _facts(book: Book) -> Html:
     ]
     if claims:
         last = max(timed.created for timed in claims).replace("T", " ")[:16]
-        facts.insert(3, (words.CREATED, tag("span", f"{last} UTC", translate="no")))
-    return tag("dl", *(tag("div", tag("dt", both(name)), tag("dd", value)) for name, value in facts), class_="facts")
+        told.insert(3, (words.CREATED, tag("span", f"{last} UTC", translate="no")))
+    return tag("dl", *(tag("div", tag("dt", both(name)), tag("dd", value)) for name, value in told), class_="facts")
 
 
-def _runs(book: Book) -> Html:
+def runs(book: Book) -> Html:
+    """Parameters, seed, code and time of each claim, and the claims without a record."""
     names = (words.CLAIM, words.PARAMETERS, words.SEED, words.CODE, words.SECONDS)
     head = tag("tr", *(tag("th", both(name), scope="col") for name in names))
     rows = []
@@ -72,7 +61,7 @@ def _runs(book: Book) -> Html:
             )
         )
     table = tag("table", tag("caption", both(words.RUN), class_="unseen"), tag("thead", head), tag("tbody", *rows))
-    return tag("div", table, class_="scroll runs", tabindex="0")
+    return join(tag("div", table, class_="scroll runs", tabindex="0"), _without(book))
 
 
 def _without(book: Book) -> Html | None:

@@ -1,9 +1,8 @@
 """The lab as one illustrated HTML file that works without a network and stays under 2 MB.
 
-The whole document is written here, in both languages; the page's script only chooses language and theme.
+`page/explain.html` holds what every run says, in both languages, with places for what this run found, which is written
+here. The page's script only chooses language and theme.
 """
-
-from os import PathLike
 
 from isotherm.language import Language, current
 from isotherm.report import shell
@@ -11,18 +10,31 @@ from isotherm.report.draw import heatmap
 from isotherm.report.explain import words
 from isotherm.report.explain.book import Book, Chapter
 from isotherm.report.explain.claim import article
-from isotherm.report.explain.method import errata, method
-from isotherm.report.files import write_atomically
+from isotherm.report.explain.method import documents, errata, facts, runs
 from isotherm.report.markup import Html, both, join, tag
-
-LIMIT = 2_000_000
 
 
 def to_html(book: Book, language: Language | None = None) -> str:
     """The page as text; it opens in `language` and can be switched to the other."""
     opening = language or current()
+    chapters = [chapter for chapter in book.chapters if chapter.claims]
+    body = shell.filled(
+        "explain.html",
+        in_english="true" if opening == "en" else "false",
+        in_chinese="true" if opening == "zh" else "false",
+        title_en=words.PAGE_TITLE.en,
+        title_zh=words.PAGE_TITLE.zh,
+        tally=_tally(book),
+        cover=_cover(book),
+        contents=_contents(chapters),
+        claims=join(*(_chapter(number, chapter) for number, chapter in enumerate(chapters, 1))),
+        errata=errata(book),
+        facts=facts(book),
+        documents=documents(),
+        runs=runs(book),
+    )
     return shell.fill(
-        _body(book, opening),
+        body,
         styles=["explain.css"],
         scripts=["explain.js"],
         title=words.PAGE_TITLE.to(opening),
@@ -30,58 +42,8 @@ def to_html(book: Book, language: Language | None = None) -> str:
     )
 
 
-def write_html(book: Book, path: str | PathLike[str], language: Language | None = None) -> None:
-    """Write the page."""
-    write_atomically(path, to_html(book, language))
-
-
-def _body(book: Book, opening: Language) -> Html:
-    chapters = [chapter for chapter in book.chapters if chapter.claims]
-    return join(
-        both(words.SKIP, "a", class_="skip", href="#claims"),
-        _bar(opening),
-        tag(
-            "main",
-            _hero(book),
-            _contents(chapters),
-            tag("div", *(_chapter(number, chapter) for number, chapter in enumerate(chapters, 1)), id="claims"),
-            errata(book),
-            method(book),
-        ),
-        tag("footer", both(words.FOOTER)),
-    )
-
-
-def _bar(opening: Language) -> Html:
-    def language(code: Language, name: str, label: str) -> Html:
-        pressed = "true" if code == opening else "false"
-        return tag("button", name, type="button", id=f"lang-{code}", lang=label, translate="no", aria_pressed=pressed)
-
-    return tag(
-        "header",
-        tag("a", "isotherm", href="#top", class_="wordmark", translate="no"),
-        tag("span", both(words.LANGUAGE), id="language", class_="unseen"),
-        tag(
-            "div",
-            language("en", "English", "en"),
-            language("zh", "中文", "zh-CN"),
-            class_="buttons",
-            role="group",
-            aria_labelledby="language",
-        ),
-        tag(
-            "button",
-            tag("span", both(words.DARK), class_="to-dark"),
-            tag("span", both(words.LIGHT), class_="to-light"),
-            type="button",
-            id="theme",
-        ),
-        class_="top",
-        id="top",
-    )
-
-
-def _hero(book: Book) -> Html:
+def _tally(book: Book) -> Html:
+    """How many claims have each verdict, in words and as a bar."""
     counts, total = book.verdicts(), sum(book.verdicts().values())
     parts, x = [], 0.0
     tally = []
@@ -93,29 +55,18 @@ def _hero(book: Book) -> Html:
             tally.append(tag("li", tag("b", n), tag("span", sign, " ", both(name)), class_=verdict))
     if errors := len(book.errata()):
         tally.append(tag("li", tag("b", errors), tag("a", both(words.ERRATA), href="#errata")))
-    told = tag(
-        "div",
-        both(words.EYEBROW, "p", class_="eyebrow"),
-        tag("h1", both(words.TITLE), data_en=words.PAGE_TITLE.en, data_zh=words.PAGE_TITLE.zh),
-        both(words.LEAD, "p", class_="lead"),
-        tag("ul", *tally, class_="tally"),
-        tag(
-            "div",
-            tag("svg", *parts, viewBox="0 0 100 8", preserveAspectRatio="none", aria_hidden="true"),
-            class_="share",
-        ),
-    )
-    return tag("div", told, _cover(book), class_="hero")
+    bar = tag("svg", *parts, viewBox="0 0 100 8", preserveAspectRatio="none", aria_hidden="true")
+    return join(tag("ul", *tally, class_="tally"), tag("div", bar, class_="share"))
 
 
-def _cover(book: Book) -> Html | None:
+def _cover(book: Book) -> Html:
     """The last heat map with a boundary (the phase diagram), as a link to its claim."""
     for timed in reversed(list(book.claims())):
         for phases in timed.record.heatmaps[:1]:
             if phases.boundary is not None:
                 name = tag("span", both(timed.record.title), class_="cover-name")
                 return tag("a", heatmap.thumbnail(phases), name, href=f"#{timed.record.id}", class_="cover")
-    return None
+    return Html("")
 
 
 def _contents(chapters: list[Chapter]) -> Html:
@@ -135,12 +86,7 @@ def _contents(chapters: list[Chapter]) -> Html:
             lines.append(tag("li", line))
         title = tag("h3", tag("a", f"{number} ", both(chapter.title), href=f"#chapter-{chapter.id}"))
         listed.append(tag("li", title, tag("ol", *lines)))
-    return tag(
-        "section",
-        tag("h2", both(words.CONTENTS), id="contents-title"),
-        tag("nav", tag("ul", *listed, class_="contents"), aria_labelledby="contents-title"),
-        id="contents",
-    )
+    return tag("ul", *listed, class_="contents")
 
 
 def _chapter(number: int, chapter: Chapter) -> Html:

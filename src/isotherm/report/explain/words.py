@@ -38,15 +38,6 @@ DOCUMENTS: Final[dict[str, Text]] = {
     ),
 }
 PAGE_TITLE: Final = Text("Why divide by √d? · isotherm", "为什么要除以 √d？· isotherm")
-EYEBROW: Final = Text("Isotherm · the lab", "Isotherm · 实验室")
-TITLE: Final = Text("Why does attention divide by √d_k?", "注意力为什么要除以 √d_k？")
-LEAD: Final = Text(
-    "Five documents answer this question. Here each of their statements is put to an experiment that could have refuted it:"
-    " the inequality was written down first, then measured. Some hold, some hold only under a condition, some are wrong.",
-    "五份文档回答了这个问题。这里把其中每一条说法都交给一个可能推翻它的实验：先写下不等式，再去测量。"
-    "有些成立，有些只在一定条件下成立，有些是错的。",
-)
-CONTENTS: Final = Text("Questions and results", "问了什么，结果如何")
 STATEMENT: Final = Text("The documents say", "文档的说法")
 STATEMENT_OWN: Final = Text("The statement", "命题")
 HYPOTHESIS: Final = Text("Tested inequality", "检验的不等式")
@@ -57,7 +48,6 @@ DOCUMENT: Final = Text("document {name}", "文档 {name}")
 DOCUMENTS_NAMED: Final = Text("documents {name}", "文档 {name}")
 FROM: Final = Text("from {names}", "出自{names}")
 BEYOND: Final = Text("beyond the documents", "文档之外")
-NUMBERS: Final = Text("The numbers", "数据")
 QUANTITY: Final = Text("quantity", "量")
 MEASURED: Final = SOURCES["measured"]
 INTERVAL: Final = Text("95 % interval", "95 % 区间")
@@ -80,31 +70,6 @@ ERRATA_LEAD: Final = Text(
 NO_ERRATA: Final = Text("None among the claims that were run.", "所运行的论断中没有。")
 WRONG: Final = Text("It says", "原文")
 RIGHT: Final = Text("It should read", "应为")
-METHOD: Final = Text("Method, and how to repeat it", "方法与复现")
-METHOD_POINTS: Final = (
-    Text(
-        "Every claim states its inequality before it measures, and its verdict follows from the numbers: confirmed as"
-        " written, conditional where it holds only under the condition given, refuted where it does not.",
-        "每条论断先写明不等式再测量，结论由数据得出：按原文成立、仅在所述条件下成立，或不成立。",
-    ),
-    Text(
-        "Intervals are 95 % over independent seeds. Predictions come from closed forms or from integrals over Gaussian"
-        " logits, never from a fit to the measurement they stand beside.",
-        "区间为对独立种子的 95 % 区间。预测来自闭式解或对高斯 logits 的积分，从不由旁边的测量拟合而来。",
-    ),
-    Text(
-        "One claim runs on one thread with random numbers of its own, so the same seed and code give the same record bit for"
-        " bit on the same machine, alone or beside others. Only times differ.",
-        "每条论断在单线程上运行，有自己的随机数，因此在同一台机器上，同样的种子与代码给出逐位相同的记录，"
-        "不论单独运行还是并行。只有用时会不同。",
-    ),
-    Text(
-        "Markers and solid lines are measured, dashed lines predicted, hollow markers and dotted lines a document's own"
-        " numbers; shaded bands are intervals.",
-        "带标记的实线为实测，虚线为理论预测，空心标记与点线为文档自己的数据；阴影带为区间。",
-    ),
-)
-DOCUMENTS_TITLE: Final = Text("The documents", "文档")
 RUN: Final = Text("This run", "本次运行")
 SIZE: Final = Text("size", "规模")
 SIZES: Final[dict[str, Text]] = {"quick": Text("quick", "快速"), "full": Text("full", "完整")}
@@ -118,14 +83,6 @@ PARAMETERS: Final = Text("parameters", "参数")
 SEED: Final = Text("seed", "种子")
 CODE: Final = Text("code", "代码")
 SECONDS: Final = Text("seconds", "秒")
-LANGUAGE: Final = Text("Language", "语言")
-DARK: Final = Text("Dark", "深色")
-LIGHT: Final = Text("Light", "浅色")
-SKIP: Final = Text("Skip to the claims", "跳到论断")
-FOOTER: Final = Text(
-    "Made by isotherm explain. Everything is in this one file; it needs no network.",
-    "由 isotherm explain 生成。一切都在这个文件里，不访问网络。",
-)
 ERRATA_COUNT: Final = Text("{n} errata in the documents", "文档勘误 {n} 处")
 FAILED: Final = Text("failed", "失败")
 NOT_RUN: Final = Text("not run", "未运行")
