@@ -6,7 +6,7 @@ COUNT ?= 100000
 SECONDS ?= 600
 SEED ?= 0
 
-.PHONY: demo demo-train lab test test-full fuzz lint bench test-gpu sanitize-gpu dist clean
+.PHONY: demo demo-train lab test test-full fuzz mutate lint bench test-gpu sanitize-gpu dist clean
 
 demo: $(READY)  ## check the default model and write its page
 	@mkdir -p out
@@ -33,6 +33,10 @@ test-full: test  ## and the tests that take minutes each
 
 fuzz: $(READY)  ## random inputs for every reader; make fuzz COUNT=1000 SECONDS=60 SEED=7
 	@OMP_NUM_THREADS=1 $(BIN)/python -m tests.fuzz --count $(COUNT) --seconds $(SECONDS) --seed $(SEED)
+
+mutate: COUNT = 340
+mutate: $(READY)  ## small changes to the source that tests must notice; make mutate COUNT=50 SEED=1 PART=scale
+	@$(BIN)/python -m tests.mutate --count $(COUNT) --seed $(SEED) --part "$(PART)"
 
 lint: $(READY)  ## style and types
 	@echo "== style"

@@ -190,3 +190,9 @@ def test_dtype_is_kept_and_integers_become_real(dtype):
 def test_import_leaves_torch_alone(module):
     code = f"import sys, isotherm.{module}; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_the_jacobian_is_where_its_input_is():
+    """On the meta device: a tensor made elsewhere on the way could not be combined with it."""
+    y = torch.zeros(2, 3, device="meta")
+    assert closed.jacobian(y).device.type == "meta"

@@ -172,3 +172,8 @@ def test_summary_is_numpys_quantiles_per_head():
 def test_an_unknown_statistic_is_refused_by_name():
     with pytest.raises(ArgumentError, match=r"statistic: expected one of n, lse, .* got 'temperature'"):
         RowStats.none((1, 1, 1)).summary("temperature")
+
+
+def test_rows_without_any_key_keep_their_shape():
+    stats = RowStats.from_logits(torch.zeros(2, 3, 0))
+    assert stats.n.tolist() == [[0, 0, 0], [0, 0, 0]]

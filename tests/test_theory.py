@@ -279,6 +279,8 @@ def test_cited_scores_are_whole_and_tell_the_documents_story():
     assert scores["multiplicative", 128].bleu - scores["multiplicative", 1024].bleu == pytest.approx(3.81)
     assert scores["additive", 128].bleu - scores["additive", 1024].bleu == pytest.approx(0.13)
     assert all(score.bleu < score.best <= score.bleu + 2 * score.spread for score in theory.BRITZ_2017)
+    columns = zip(*((score.bleu, score.spread, score.best) for score in theory.BRITZ_2017), strict=True)
+    assert [sum(column) for column in columns] == pytest.approx([173.49, 1.04, 174.79], rel=1e-9)  # as in the paper
 
 
 @pytest.mark.parametrize(

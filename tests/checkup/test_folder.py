@@ -50,6 +50,9 @@ TOO_LARGE = {
     "layers of a resampler": {"perceiver_resampler_num_layers": 10**9},
     "a loop of its forward": {"H_cycles": 10**9},
     "a number without end": {"intermediate_size": 10**30},
+    "a wide layer": {"intermediate_size": 10**6},
+    "a wide head": {"model_type": "t5", "d_kv": 10**6},
+    "a wide layer of a part": {"text_config": {"n_embd": 10**6}},
     "a list of numbers": {"depths": [2, 10**9]},
 }
 
@@ -67,7 +70,7 @@ def test_a_number_that_no_model_has_is_refused(copy, keys, from_config):
 @pytest.mark.parametrize("from_config", [False, True], ids=["weights", "from config"])
 @pytest.mark.parametrize(
     "keys",
-    [{"hidden_size": 2**22}, {"vocab_size": 2**40}, {"intermediate_size": 2**40}, {"max_position_embeddings": 2**40}],
+    [{"vocab_size": 2**40}, {"max_position_embeddings": 2**40}],
     ids=str,
 )
 def test_a_model_larger_than_the_memory_is_refused_before_it_is_built(copy, keys, from_config):
@@ -75,7 +78,25 @@ def test_a_model_larger_than_the_memory_is_refused_before_it_is_built(copy, keys
     assert "GiB" in refused(copy, from_config=from_config)
 
 
+def test_a_model_far_larger_than_its_weights_is_refused_before_it_is_built(copy):
+    change_config(copy, vocab_size=10**7)
+    said = refused(copy)
+    assert "asks for 3.2e+08 parameters, and the weights in this folder have only" in said
+
+
+def test_an_untrained_model_has_a_bound(copy, monkeypatch):
+    load(str(copy), Loading(from_config=True))
+    monkeypatch.setattr("isotherm.checkup.load.MOST_UNTRAINED", 10_000)
+    assert "parameters; --from-config builds 1e+04 at most" in refused(copy, from_config=True)
+
+
+def test_a_small_model_may_lack_most_of_its_weights(copy):
+    change_config(copy, vocab_size=10**6)  # 32 million parameters, which take less than a second
+    assert load(str(copy), Loading()).weights.mismatched
+
+
 def test_numbers_that_published_models_have_are_accepted():
+    check_sizes({"hidden_size": 20_480, "intermediate_size": 81_920, "vocab_size": 901_629}, "config.json")
     check_sizes(
         {
             "num_labels": 21_843,

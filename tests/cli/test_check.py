@@ -106,14 +106,17 @@ def test_a_finding_exits_1_and_names_its_code(capsys, frozen):
         ("saturated>0.01", 1),
         ("balanced>0.99", 0),
         ("invalid>0", 0),
+        ("saturated > 1e-2", 1),
+        ("saturated>0.0,", 1),
     ],
 )
 def test_fail_on_chooses_what_fails(capsys, frozen, fail_on, code):
     assert call(capsys, "check", frozen, "--from-config", "--fail-on", fail_on, *QUICK)[0] == code
 
 
-def test_an_unknown_code_is_refused_before_any_work(capsys):
-    code, _, err = call(capsys, "check", "no-such-model-at-all", "--fail-on", "scale-mismach")
+@pytest.mark.parametrize("fail_on", ["scale-mismach", "", "  ", ", ,", "saturated>", "saturated>2", "sink>1e400"])
+def test_a_limit_that_nothing_can_exceed_is_refused_before_any_work(capsys, fail_on):
+    code, _, err = call(capsys, "check", "no-such-model-at-all", "--fail-on", fail_on)
     assert code == 2
     assert err.startswith("isotherm: --fail-on: expected codes (scale-mismatch, ")
 

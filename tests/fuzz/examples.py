@@ -9,10 +9,16 @@ from io import StringIO
 from pathlib import Path
 from typing import Any
 
+from isotherm.lab.cache import CacheEntry, code_version
+from isotherm.lab.claims import module_of
 from isotherm.record import to_plain
-from tests.report import records
+from tests.report import claims, records
 from tests.train.corpora import SMALL, install, write_mo, write_tsv
 
+CACHE = "cache"
+"""ISOTHERM_CACHE: a folder beside the files of the case."""
+CLAIM = "a-a-2a"
+"""A claim that reaches few files, whose hash names its entry in the cache."""
 ROOT = Path(__file__).parent.parent.parent
 RUN = """
 [run]
@@ -93,26 +99,64 @@ def trained() -> dict[str, bytes]:
         return files_of(Path())
 
 
+SWEEP = """
+title = "one trial"
+[report]
+x = "lr"
+series = ["rule"]
+[base]
+model = "decoder"
+task = "copy"
+width = 8
+heads = 2
+layers = 1
+vocabulary = 8
+length = 2
+batch = 1
+steps = 1
+warmup = 1
+[grid]
+rule = ["none", "1/d"]
+"""
+
+
 @cache
 def swept() -> dict[str, bytes]:
     """A finished small sweep in `store/`, with its specification in `s.toml`."""
     from isotherm.cli import run
-    from tests.train.sweep.small import SPEC
 
     with tempfile.TemporaryDirectory() as made, chdir(made):
-        Path("s.toml").write_text(SPEC, encoding="utf-8")
+        Path("s.toml").write_text(SWEEP, encoding="utf-8")
         with redirect_stdout(StringIO()), redirect_stderr(StringIO()):
-            run(["sweep", "s.toml", "--store", "store", "--workers", "1", "--quick"])
-        return files_of(Path())
+            run(["sweep", "s.toml", "--store", "store", "--workers", "1"])
+        return {name: data for name, data in files_of(Path()).items() if not name.endswith((".png", ".svg"))}
+
+
+@cache
+def kept() -> Any:
+    """A claim's record as a plain tree, as the cache keeps it."""
+    return shortened(json.loads(json.dumps(to_plain(claims.timed(CLAIM)))))
+
+
+@cache
+def kept_path() -> str:
+    """Where the claim's entry lies below the cache folder."""
+    entry = CacheEntry(CLAIM, "quick", "cpu", code_version(module_of(CLAIM)))
+    return f"lab/{entry.path.name}"
 
 
 @cache
 def model() -> dict[str, bytes]:
-    """A small BERT in `model/`."""
+    """A BERT in `model/`, as small as can be."""
+    from transformers import BertConfig, BertModel
+
     from tests.checkup.folders import bert_folder
 
     with tempfile.TemporaryDirectory() as made:
-        return {f"model/{name}": data for name, data in files_of(bert_folder(Path(made) / "m")).items()}
+        folder = bert_folder(Path(made) / "m")
+        sizes = {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 8}
+        BertModel(BertConfig(vocab_size=14, max_position_embeddings=32, **sizes)).save_pretrained(folder)
+        return {f"model/{name}": data for name, data in files_of(folder).items()}
 
 
 BASES = {"site": site, "trained": trained, "swept": swept, "model": model}
@@ -123,6 +167,6 @@ def environment(home: str) -> dict[str, str]:
     return {
         "HF_HUB_OFFLINE": "1",
         "TRANSFORMERS_OFFLINE": "1",
-        "ISOTHERM_CACHE": f"{home}/cache",
+        "ISOTHERM_CACHE": CACHE,
         "HF_HOME": f"{home}/hf",
     }

@@ -3,14 +3,19 @@
 import json
 import struct
 from collections.abc import Callable
+from contextlib import suppress
+from hashlib import sha256
 from random import Random
+from typing import Any
 
 import click
 
 from isotherm.cli import VERBS, program
+from isotherm.errors import InputError
+from isotherm.record.files import SEAL, parse_json, sealed
 from isotherm.scale import ATLAS
 from tests.fuzz import examples
-from tests.fuzz.case import Case
+from tests.fuzz.case import KEPT, Case
 from tests.fuzz.mutation import ESCAPES, TEXTS, as_json, as_toml, change_bytes, change_tree, value
 
 WORDS = (
@@ -28,6 +33,8 @@ WORDS = (
 WORDS = tuple(word for word in WORDS if word != "\ud800")
 """What may stand anywhere on a command line. NUL cannot, nor can surrogates other than those for undecodable bytes."""
 OUTPUTS = ("out/x", "out", "out/a/b", "out/" + "x" * 300, "out/\udcff", "out/温", "out/\x1b[31m", "out/x.json")
+PATHS = (*OUTPUTS, "out/", "out/.", "out/./x/../y", "good.json/x", "out/.keep", "out/.keep/x", "out/a\nb")
+"""Where a report may be asked for. Never a device: what writes to one by mistake may destroy it."""
 LANGUAGES = ((), ("--lang", "en"), ("--lang", "zh"), ("--lang=zh",))
 WRITES = {"--html", "--markdown", "--out", "--store"}
 
@@ -108,6 +115,7 @@ def reports(random: Random) -> Case:
         ("--markdown", "out/p.md"),
         ("--fail-on", "sink>0.5"),
     ]
+    ways += [("--html", random.choice(PATHS)), ("--markdown", random.choice(PATHS))]
     ways += [("--compare", "good.json"), ("--compare", "good.json", "--json"), ("--compare", "r.json")]
     files = {"r.json": data, "good.json": as_json(good), "out/.keep": b""}
     return Case(("check", "r.json", *random.choice(ways), *random.choice(LANGUAGES)), files)
@@ -165,20 +173,47 @@ def catalogues(random: Random) -> Case:
 
 
 def runs(random: Random) -> Case:
-    """A damaged run, opened to translate or to be resumed."""
+    """A damaged run, opened to translate or to be resumed. Half of the time its hashes fit the damage."""
     files = examples.trained()
-    names = sorted(name for name in files if name.startswith("run/"))
-    changes = {}
+    names = sorted(name for name in files if name.startswith("run/") and not name.endswith(".lock"))
+    changes: dict[str, bytes | None] = {}
     for name in random.sample(names, random.choice([1, 1, 2])):
         changes[name] = _damaged(name, files[name], random)
+    if random.random() < 0.5:
+        changes |= _hashed(files | changes, random)
     words = random.choice(
         [
-            ("translate", "run", "the red cat"),
+            ("translate", "run", "a"),
             ("translate", "run", "a", "--json"),
             ("train", "c.toml", "--out", "run", "--resume"),
         ]
     )
     return Case((*words, *random.choice(LANGUAGES)), changes, "trained", outputs=("run",))
+
+
+def _hashed(files: dict[str, bytes | None], random: Random) -> dict[str, bytes]:
+    """The manifests of the checkpoints, with the hashes that fit the files."""
+    found = {}
+    for name, manifest in files.items():
+        data = files.get(name.replace(".json", ".safetensors"))
+        if "/checkpoints/" in name and name.endswith(".json") and data is not None:
+            try:
+                plain = parse_json(name, manifest or b"")
+                plain |= {"sha256": sha256(data).hexdigest()}
+                plain["notes"] |= {"vocabulary": sha256(files["run/tokenizer.json"] or b"").hexdigest()}
+            except (InputError, TypeError, KeyError, AttributeError):
+                continue
+            found[name] = _sealed(plain, random)
+    return found
+
+
+def _sealed(plain: Any, random: Random) -> bytes:
+    """JSON with a seal that fits, mostly."""
+    if isinstance(plain, dict) and random.random() < 0.8:
+        plain.pop(SEAL, None)
+        with suppress(ValueError, RecursionError):
+            return as_json(sealed(plain))
+    return as_json(plain)
 
 
 def _damaged(name: str, data: bytes, random: Random) -> bytes | None:
@@ -189,7 +224,7 @@ def _damaged(name: str, data: bytes, random: Random) -> bytes | None:
     if random.random() < 0.6:
         try:
             if name.endswith(".json"):
-                return as_json(change_tree(json.loads(data), random))
+                return _sealed(change_tree(json.loads(data), random), random)
             lines = [json.loads(line) for line in data.splitlines()]
             return b"".join(as_json(line) + b"\n" for line in change_tree(lines, random))
         except (ValueError, TypeError):
@@ -215,12 +250,25 @@ def safetensors(data: bytes, random: Random) -> bytes:
 
 
 def stores(random: Random) -> Case:
-    """A finished sweep with damaged outcomes, which are trained again."""
+    """A finished sweep with a damaged outcome. Where the sweep would train again, it is stopped, unless the case is whole."""
     files = examples.swept()
     names = sorted(name for name in files if name.startswith("store/trials/"))
-    name = random.choice([*names, "store/sweep.json"])
-    words = ("sweep", "s.toml", "--store", "store", "--quick", "--workers", "1", *random.choice(LANGUAGES))
-    return Case(words, {name: _damaged(name, files[name], random)}, "swept", outputs=("store",))
+    name = random.choice([*names, *names, "store/sweep.json"])
+    json_or_not = random.choice([(), ("--json",)])
+    words = ("sweep", "s.toml", "--store", "store", "--workers", "1", *json_or_not, *random.choice(LANGUAGES))
+    changes = {name: _damaged(name, files[name], random)}
+    return Case(words, changes, "swept", outputs=("store",), whole=random.random() < 0.005)
+
+
+def caches(random: Random) -> Case:
+    """A claim's entry in the cache, damaged, and mostly with a seal that fits. The claim itself is not run."""
+    data = _sealed(change_tree(examples.kept(), random), random)
+    if random.random() < 0.2:
+        data = change_bytes(data, random)
+    ways = random.choice([(), (), ("--json",), ("--out", "out"), ("--out", random.choice(OUTPUTS))])
+    name = f"{examples.CACHE}/{KEPT}"
+    words = ("explain", examples.CLAIM, *ways, *random.choice(LANGUAGES))
+    return Case(words, {name: data, "out/.keep": b""}, outputs=("out", examples.CACHE))
 
 
 def models(random: Random) -> Case:
@@ -243,8 +291,9 @@ TARGETS: dict[str, tuple[float, Callable[[Random], Case]]] = {
     "specifications": (15, specifications),
     "recorded sweeps": (10, recorded),
     "catalogues": (20, catalogues),
-    "runs": (1, runs),
-    "stores": (0.05, stores),
-    "models": (0.7, models),
+    "cache entries": (10, caches),
+    "runs": (8, runs),
+    "stores": (8, stores),
+    "models": (8, models),
 }
-"""Each generator, and its share of the cases: most go to readers that answer within a millisecond."""
+"""Each generator, and its share of the cases: most go to readers that answer within milliseconds."""

@@ -12,17 +12,6 @@ from tests.fuzz.case import Case, findings
 from tests.fuzz.targets import TARGETS
 
 KNOWN = sorted((Path(__file__).parent / "cases").glob("*.json"))
-PENDING = {
-    "catalogues",
-    "package-list-with-an-empty-line",
-    "package-list-with-a-bad-size",
-    "package-list-not-utf8",
-    "package-metadata-not-utf8",
-    "rule-with-a-number-of-400-digits",
-    "cosine-rule-with-a-number-of-400-digits",
-    "sink-beyond-float32",
-}
-"""Targets and cases that still end in a traceback. Whoever mends one takes it off this list, or the test fails."""
 COUNTS = {"runs": 6, "models": 6, "stores": 1}
 """Cases of a slice, where they are slower than a few milliseconds each."""
 
@@ -30,27 +19,21 @@ COUNTS = {"runs": 6, "models": 6, "stores": 1}
 @pytest.fixture(scope="module")
 def room(tmp_path_factory):
     path = tmp_path_factory.mktemp("fuzz")
-    for name in ("cache", "hf"):
-        (path / name).mkdir()
+    (path / "hf").mkdir()
     with pytest.MonkeyPatch.context() as patch:
         for name, value in examples.environment(str(path)).items():
             patch.setenv(name, value)
         yield path
 
 
-def marked(name, value):
-    marks = [pytest.mark.xfail(strict=True)] if name in PENDING else []
-    return pytest.param(value, id=name, marks=marks)
-
-
-@pytest.mark.parametrize("target", [marked(name, name) for name in TARGETS])
+@pytest.mark.parametrize("target", TARGETS)
 def test_a_slice_of_the_fuzzer_finds_nothing(target, room):
     for number in range(COUNTS.get(target, 60)):
         case = TARGETS[target][1](Random(f"slice/{number}"))
         assert findings(case, room) == [], case
 
 
-@pytest.mark.parametrize("path", [marked(path.stem, path) for path in KNOWN])
+@pytest.mark.parametrize("path", KNOWN, ids=lambda path: path.stem)
 def test_an_earlier_finding_does_not_come_back(path, room):
     assert findings(Case.from_json(path.read_text(encoding="utf-8")), room) == []
 

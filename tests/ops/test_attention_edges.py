@@ -205,6 +205,10 @@ BAD = {
         r"k: expected a number of heads that divides q's 4, got 0",
     ),
     "head dimension": ({"k": torch.zeros(2, 4, 5, 7)}, r"k: expected the head dimension of q, 8, got 7"),
+    "no dimension": (
+        {"q": OK[..., :0], "k": OK[..., :0]},
+        r"q: expected a head dimension of at least 1, got \[2, 4, 5, 0\]",
+    ),
     "lengths of k and v": ({"v": torch.zeros(2, 4, 6, 8)}, r"v: expected the length of k, 5, got 6"),
     "heads of k and v": ({"v": torch.zeros(2, 2, 5, 8)}, r"v: expected the number of heads of k, 4, got 2"),
     "dtype": ({"k": OK.double()}, r"k: expected the dtype of q, torch.float32, got torch.float64"),

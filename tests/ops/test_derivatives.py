@@ -1,5 +1,6 @@
 """Derivatives of any order are right or refused: every implementation, every option, `torch.func` and forward mode."""
 
+import threading
 import weakref
 from functools import partial
 
@@ -8,10 +9,11 @@ import torch
 from torch import func
 from torch.autograd import forward_ad, grad, gradcheck, gradgradcheck
 from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.nn.functional import pad, scaled_dot_product_attention
 
 from isotherm import attention
 from isotherm.errors import UnsupportedError
-from isotherm.ops import derivatives
+from isotherm.ops import Problem, Visibility, derivatives
 from isotherm.scale import Cosine, InverseSqrt, LogN, PerHead, QKNorm, Sigmoid, Sinks, SoftCap
 from isotherm.stats import STATISTICS
 from tests.ops.watch import LargestTensor
@@ -120,6 +122,19 @@ def test_pytorchs_kernel_of_plain_operations_keeps_its_own_second_derivatives():
         got = penalised("sdpa")
     for mine, other in zip(got, penalised("reference"), strict=True):
         torch.testing.assert_close(mine, other, rtol=1e-9, atol=1e-9 * other.abs().max().item())
+
+
+def test_second_derivatives_through_a_padded_head_dimension():
+    """PyTorch pads the head dimension for some fused kernels of a GPU and slices the output."""
+
+    def call(q, k, v):
+        padded = (pad(x, (0, 6)) for x in (q, k, v))
+        with sdpa_kernel(SDPBackend.FLASH_ATTENTION):
+            output = scaled_dot_product_attention(*padded, scale=0.7)[..., :2]
+        derivatives.twice_differentiable(output, Problem(q, k, v, Visibility(torch.arange(QUERIES), KEYS), 0.7))
+        return output
+
+    assert gradgradcheck(call, tensors())
 
 
 @pytest.mark.parametrize("impl", ["sdpa", "blockwise"])
@@ -259,6 +274,7 @@ def test_the_bias_of_a_row_may_be_hidden_under_vmap(impl):
 def test_memory_of_derivatives_grows_with_n(impl, order, monkeypatch):
     """Second derivatives are taken some rows at a time: nothing as large as the n × n matrix is ever made."""
     n = 211
+    monkeypatch.setattr("isotherm.ops.tiles._kept", threading.local())  # other tests' scratch memory may be larger
     monkeypatch.setattr(derivatives, "ENTRIES", n * 8)
     monkeypatch.setattr("isotherm.ops.tiles.KEYS", 16)
     monkeypatch.setattr("isotherm.ops.blockwise.KEYS", 16)

@@ -1,8 +1,10 @@
 """The atlas is complete and in both languages; a typed rule is read or refused with a reason."""
 
 import re
+from math import log, sqrt
 
 import pytest
+import torch
 
 import isotherm.scale
 from isotherm.errors import ArgumentError
@@ -17,10 +19,12 @@ from isotherm.scale import (
     LongRoPE,
     MuP,
     NoScale,
+    PerHead,
     Product,
     QKNorm,
     Relative,
     Rule,
+    Site,
     SoftCap,
     SoftmaxPlusOne,
     YaRN,
@@ -28,6 +32,7 @@ from isotherm.scale import (
     parse,
     value,
 )
+from isotherm.scale.tables import explain
 
 ENTRIES = [pytest.param(entry, id=name) for name, entry in ATLAS.items()]
 CJK = re.compile(r"[\u4e00-\u9fff]")
@@ -150,6 +155,9 @@ def test_parse_words() -> None:
         pytest.param("-0.5", "scale: expected a finite number above 0", id="negative"),
         pytest.param("x-2", "factor: expected a finite number above 0", id="negative-factor"),
         pytest.param("per-head:0.125", "scale: expected a floating-point tensor", id="learned-from-a-number"),
+        pytest.param("sinks:1e308", "alpha: expected a number within ±3.4e+38, got 1e+308", id="beyond-float32"),
+        pytest.param("cosine:-1e39", "logit_scale: expected a number within ±3.4e+38", id="below-float32"),
+        pytest.param("1/d:none,17", "power: expected a number above 0, at most 16, got 17", id="huge-power"),
         pytest.param("qk-clip", "qk-clip acts outside it", id="not-for-attention"),
     ],
 )
@@ -189,3 +197,27 @@ def test_facade_names_every_rule_once() -> None:
     assert len(names) == len(set(names))
     assert all(hasattr(isotherm.scale, name) for name in names)
     assert {rule.__name__ for rule in subclasses(Rule) if rule.__module__.startswith("isotherm.scale.")} <= set(names)
+
+
+@pytest.mark.parametrize("entry", [entry for entry in ENTRIES if isinstance(entry.values[0].example, Rule)])
+def test_per_query_says_whether_the_number_differs_between_queries(entry: Entry) -> None:
+    positions = torch.tensor([0, 1 << 20])
+    multiplier = entry.example.resolve(Site(64, 1, positions, (positions + 1).view(1, 1, 2))).multiplier
+    differs = (
+        isinstance(multiplier, torch.Tensor) and multiplier.numel() > 1 and len(set(multiplier.flatten().tolist())) > 1
+    )
+    assert entry.example.per_query == differs
+
+
+def test_a_rules_page_has_its_number_at_four_dimensions_and_four_lengths() -> None:
+    page = explain("log-n:1024 * 1/sqrt(d)")
+    assert page.dimensions == (32, 64, 128, 256)
+    assert page.lengths == (128, 1024, 8192, 65536)
+    expected = [[max(1, log(n) / log(1024)) / sqrt(d) for n in page.lengths] for d in page.dimensions]
+    assert [list(row) for row in page.multiplier] == [pytest.approx(row, rel=1e-12) for row in expected]
+
+
+def test_a_value_is_that_of_one_head_unless_told_otherwise() -> None:
+    assert value(PerHead(torch.tensor([0.25])), 64, 128) == 0.25
+    assert value(PerHead(torch.tensor([0.25, 0.25])), 64, 128, heads=2) == 0.25
+    assert value(PerHead(torch.tensor([0.25, 0.5])), 64, 128, heads=2) is None

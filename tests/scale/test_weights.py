@@ -131,6 +131,11 @@ def test_spectral_norm_is_gamma() -> None:
     assert torch.linalg.matrix_norm(weight, 2).item() == pytest.approx(3.0, rel=1e-6)
 
 
+def test_a_weight_may_contain_zeros() -> None:
+    weight = torch.eye(3) * 2
+    torch.testing.assert_close(SigmaReparam(weight)(weight), torch.eye(3))
+
+
 def test_power_iteration_follows_a_weight_that_moves_but_only_in_training() -> None:
     linear = reparametrised()
     original = linear.parametrizations.weight.original  # type: ignore[union-attr, index]

@@ -184,3 +184,25 @@ def test_a_folder_that_is_not_there(tmp_path):
 def test_a_package_of_this_environment_without_catalogues():
     with pytest.raises(InputError, match=r"pytest: no catalogue for zh_Hans \(it has: none\)"):
         gather(["pytest"], "zh_Hans")
+
+
+@pytest.mark.parametrize(
+    "record",
+    [b"\xff,,\n", b"p/d.mo,,\n\np/e.po,,\n", b"p/d.mo,,many\n", b"a,b,3,d\n", b'"' + b"x" * 200_000],
+    ids=["not UTF-8", "empty line", "bad size", "four fields", "one huge field"],
+)
+def test_a_damaged_list_of_files_is_refused_by_name(tmp_path, record):
+    install(tmp_path, "p", [], "")
+    (tmp_path / "p-1.2.dist-info/RECORD").write_bytes(record)
+    with pytest.raises(InputError, match=r"^p: its list of files \(RECORD\) is damaged$"):
+        gather(["p"], "zh_Hans", where=tmp_path)
+
+
+def test_damaged_metadata_is_refused_unless_it_is_another_packages(tmp_path):
+    path = write_mo(tmp_path / "good/locale/zh_Hans/LC_MESSAGES/d.mo", CATALOGUE)
+    install(tmp_path, "bad", [], "")
+    install(tmp_path, "good", [path], "")
+    (tmp_path / "bad-1.2.dist-info/METADATA").write_bytes(b"Name: bad\xff\n")
+    assert gather(["good"], "zh_Hans", where=tmp_path).pairs
+    with pytest.raises(InputError, match=r"bad-1\.2\.dist-info: its METADATA is not UTF-8$"):
+        gather(["bad"], "zh_Hans", where=tmp_path)

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from isotherm.errors import ArgumentError, InputError, IsothermError
 from isotherm.train.tokens import END, FIRST, PAD, SPECIAL, START, UNKNOWN
 from isotherm.train.vocabulary import Vocabulary
+from tests.fuzz.case import time_limit
 from tests.train.corpora import pairs
 
 SENTENCES = [text for pair in pairs() for text in pair]
@@ -63,6 +64,34 @@ def test_what_is_no_tokenizer(tmp_path, text):
     (tmp_path / "t.json").write_text(text)
     with pytest.raises(InputError, match=r"t\.json: not a tokenizer\.json"):
         Vocabulary.load(tmp_path / "t.json")
+
+
+def set_id(plain):
+    plain["model"]["vocab"]["a"] = 2**31
+
+
+def set_added_id(plain):
+    plain["added_tokens"][0]["id"] = 2**31
+
+
+def set_padding(plain):
+    plain["padding"] = {
+        "strategy": {"Fixed": 10**9},
+        "direction": "Right",
+        "pad_to_multiple_of": None,
+        "pad_id": 0,
+        "pad_type_id": 0,
+        "pad_token": "<pad>",
+    }
+
+
+@pytest.mark.parametrize("change", [set_id, set_added_id, set_padding])
+def test_a_size_that_would_take_minutes_is_refused_at_once(tmp_path, change):
+    plain = json.loads(WORDS.to_json())
+    change(plain)
+    (tmp_path / "t.json").write_text(json.dumps(plain))
+    with time_limit(5), pytest.raises(InputError, match=r"t\.json: not a tokenizer\.json"):
+        Vocabulary.load(tmp_path / "t.json").to_json()
 
 
 def test_a_tokenizer_with_other_special_ids(tmp_path):

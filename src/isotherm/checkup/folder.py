@@ -19,10 +19,16 @@ MOST_LAYERS = 2_000
 """The deepest Transformer published has 1,000 layers (DeepNet, arXiv:2203.00555)."""
 MOST_PARTS = 10**6
 """The most layers times experts."""
+WIDEST = 2**18
+"""The widest layer published has 81,920 numbers (MT-NLG's feed-forward layers, arXiv:2201.11990)."""
 COUNTED = re.compile(
     r"(^|_)(num|n)_|layers?$|depths?$|blocks$|stages$|experts|groups?|heads$|quantizers|codebooks|cycles|repeats|iter|_num$|number"
 )
 """Keys that give a number of parts."""
+WIDTHS = re.compile(
+    r"^(d_[a-z_]+|n_embd|n_inner|ffn_dim)$|(hidden|intermediate|embedding|embed|head|ffn|inner|model|state)_(size|dims?|width)$"
+)
+"""Keys that give a number of rows or columns of a weight."""
 LENGTHS = re.compile(r"position|ctx|emb|token|param|vocab|samples|length|seq")
 """Keys that begin like a number of parts and are a length or a size."""
 
@@ -52,6 +58,11 @@ def check_folder(folder: Path, *, from_config: bool) -> None:
     for path in weights:
         if path.suffix == ".safetensors":
             _check_safetensors(path)
+
+
+def stored_bytes(folder: Path) -> int:
+    """The size of all weights in a folder."""
+    return sum(path.stat().st_size for path in folder.iterdir() if _holds_weights(path))
 
 
 def _holds_weights(path: Path) -> bool:
@@ -104,6 +115,8 @@ def _too_many(key: str, value: int, most: int) -> Text:
 
 
 def _most(key: str) -> int:
+    if WIDTHS.search(key):
+        return WIDEST
     if not COUNTED.search(key) or LENGTHS.search(key):
         return LARGEST_NUMBER
     return MOST_LAYERS if re.search(r"layer|depth|block|stage", key) else MOST

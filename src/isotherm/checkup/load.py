@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from isotherm.checkup.folder import check_folder, check_sizes
+from isotherm.checkup.folder import check_folder, check_sizes, stored_bytes
 from isotherm.checkup.weights import Weights
 from isotherm.errors import ArgumentError, InputError
 from isotherm.language import Text
@@ -27,6 +27,10 @@ DEFAULT_SHA256 = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9
 HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?", re.ASCII)
 FILES = (".json", ".safetensors", ".bin", ".pt", ".pth", ".ckpt", ".gguf", ".onnx", ".txt", ".toml", ".py", ".zip")
 """Endings of files, which no model of a hub is named by. Other names may have a dot: Llama-3.2-1B."""
+MOST_UNTRAINED = 10**10
+"""The most parameters of a model that is built from its configuration alone: filling them with random numbers takes minutes."""
+FEW = 10**8
+"""So many parameters are made within seconds, whether or not there are weights for them."""
 EXTRA = Text("install it with: pip install 'isotherm[{extra}]'", "请安装：pip install 'isotherm[{extra}]'")
 
 
@@ -117,7 +121,7 @@ def _transformers(where: str, name: str, origin: str, loading: Loading) -> Loade
                 check_sizes(transformers.PretrainedConfig.get_config_dict(where)[0], name)
             config = transformers.AutoConfig.from_pretrained(where, **common)
             kind = _architecture(transformers, config)
-            _check_memory(kind, config, name)
+            _check_size(kind, config, name, Path(where) if local else None, from_config=loading.from_config)
             model, weights = _build(kind, where, config, loading, common)
         except InputError:
             raise
@@ -151,14 +155,18 @@ def _build(
     return model, Weights.of(info)
 
 
-def _check_memory(kind: Any, config: Any, name: str) -> None:
-    """Refuse a model that is larger than this machine's memory: its size is counted without allocating it."""
+def _check_size(kind: Any, config: Any, name: str, where: Path | None, *, from_config: bool) -> None:
+    """Refuse a model that is larger than this machine's memory, or than anything there are weights for (in the folder `where`).
+
+    Its size is counted without allocating it.
+    """
     try:
         with torch.device("meta"):
             model = _untrained(kind, copy.deepcopy(config))
     except Exception:
         return  # building it in earnest will say what is wrong
-    numbers = sum(tensor.numel() for tensor in (*model.parameters(), *model.buffers()))
+    parameters = sum(tensor.numel() for tensor in model.parameters())
+    numbers = parameters + sum(tensor.numel() for tensor in model.buffers())
     dtype = getattr(config, "dtype", None)
     width = 0.5 if getattr(config, "quantization_config", None) else getattr(dtype, "itemsize", 2)
     needed, there = numbers * width / 2**30, os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / 2**30
@@ -168,6 +176,21 @@ def _check_memory(kind: Any, config: Any, name: str) -> None:
             "config.json 要求 {n:.3g} 个数，即 {needed:.3g} GiB；本机只有 {there:.3g} GiB",
         )
         raise InputError(name, why.format(n=numbers, needed=needed, there=there))
+    if from_config and parameters > MOST_UNTRAINED:
+        why = Text(
+            "config.json asks for {n:.3g} parameters; --from-config builds {most:.0g} at most",
+            "config.json 要求 {n:.3g} 个参数；--from-config 最多新建 {most:.0g} 个",
+        )
+        raise InputError(name, why.format(n=parameters, most=MOST_UNTRAINED))
+    if from_config or where is None:
+        return
+    stored = stored_bytes(where)
+    if parameters > max(FEW, 8 * stored):  # no format stores a weight in less than a bit
+        why = Text(
+            "config.json asks for {n:.3g} parameters, and the weights in this folder have only {stored:.3g} bytes",
+            "config.json 要求 {n:.3g} 个参数，而该文件夹中的权重只有 {stored:.3g} 字节",
+        )
+        raise InputError(name, why.format(n=parameters, stored=stored))
 
 
 def _explained(name: str, where: str, error: Exception) -> InputError:

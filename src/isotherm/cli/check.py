@@ -30,7 +30,7 @@ ABOUT = Text(
     " JSON 报告；不给则为 all-MiniLM-L6-v2。\n\n"
     "退出码 0：健康；1：有发现；2：用法有误。",
 )
-SHARE = re.compile(r"(balanced|saturated|diffuse|sink|invalid|empty)\s*>\s*([0-9.eE+-]+)$")
+SHARE = re.compile(r"(balanced|saturated|diffuse|sink|invalid|empty)\s*>\s*((?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)$")
 
 
 @dataclass(frozen=True)
@@ -171,20 +171,18 @@ def parse_fail_on(text: str | None) -> Limits:
     from isotherm.checkup.findings import CODES
 
     codes, shares = [], []
-    for word in filter(None, (part.strip() for part in text.split(","))):
-        if match := SHARE.fullmatch(word):
-            try:
-                shares.append((match[1], float(match[2])))
-                continue
-            except ValueError:
-                pass
-        if word not in CODES:
+    words = [part.strip() for part in text.split(",") if part.strip()]
+    for word in words or [text]:
+        if (match := SHARE.fullmatch(word)) and float(match[2]) < 1:  # a share of 1 is never exceeded
+            shares.append((match[1], float(match[2])))
+        elif word in CODES:
+            codes.append(word)
+        else:
             names = ", ".join(CODES)
             expected = Text(
                 f"codes ({names}) or shares such as saturated>0.02", f"代码（{names}）或形如 saturated>0.02 的比例"
             )
             raise ArgumentError("--fail-on", expected, got=repr(word))
-        codes.append(word)
     return Limits(tuple(codes), tuple(shares), anything=False)
 
 

@@ -102,8 +102,8 @@ class Additive(Score):
         positions = torch.arange(query.shape[1], device=query.device) + first
         mask = check_broadcast("mask", options.get("mask"), (s.shape[0], 1, s.shape[2], s.shape[3]), query)
         visibility = Visibility(positions, keys.shape[1], alignment is not None, None, mask)
-        # The scores enter as a bias on q·k = 0.
-        q, k = (s.new_zeros(s.shape[0], 1, length, 1) for length in s.shape[2:])
+        # The scores enter as a bias on an empty q·k, which costs nothing.
+        q, k = (s.new_zeros(s.shape[0], 1, length, 0) for length in s.shape[2:])
         problem = Problem(q, k, values.unsqueeze(1), visibility, bias=s)
         solution = reference.solve(problem, stats=options.get("stats", False))
         return AttentionResult(solution.output, solution.stats, solution.lse, "additive")

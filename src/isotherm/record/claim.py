@@ -1,8 +1,11 @@
 """One claim put to the test: what was asked, what was measured, and what came of it."""
 
+import re
+from collections.abc import Iterable, Sized
 from dataclasses import dataclass
 from typing import Literal
 
+from isotherm.errors import ArgumentError
 from isotherm.language import Text
 
 CLAIM_SCHEMA = "isotherm.claim/1"
@@ -35,6 +38,9 @@ class Line:
     high: tuple[float | None, ...] | None = None
     source: Source = "measured"
 
+    def __post_init__(self) -> None:
+        _check_lengths("line", len(self.x), (part for part in (self.y, self.low, self.high) if part is not None))
+
 
 @dataclass(frozen=True)
 class Figure:
@@ -48,6 +54,9 @@ class Figure:
     x_log: bool = False
     y_log: bool = False
     bars: bool = False
+
+    def __post_init__(self) -> None:
+        _check_file_name(self.id)
 
 
 @dataclass(frozen=True)
@@ -63,6 +72,23 @@ class Heatmap:
     ys: tuple[float, ...]
     values: tuple[tuple[float | None, ...], ...]
     boundary: Line | None = None
+
+    def __post_init__(self) -> None:
+        _check_file_name(self.id)
+        _check_lengths("values", len(self.ys), [self.values])
+        _check_lengths("values", len(self.xs), self.values)
+
+
+def _check_lengths(name: str, length: int, parts: Iterable[Sized]) -> None:
+    for part in parts:
+        if len(part) != length:
+            expected = Text("one number for each of {n} places", "{n} 个位置各一个数").format(n=length)
+            raise ArgumentError(name, expected, got=len(part))
+
+
+def _check_file_name(name: str) -> None:
+    if not re.fullmatch(r"[\w-][\w.-]{0,99}", name):
+        raise ArgumentError("id", Text("a plain file name", "普通文件名"), got=repr(name))
 
 
 @dataclass(frozen=True)

@@ -3,10 +3,13 @@
 from dataclasses import dataclass
 from math import sqrt
 
+from isotherm.errors import ArgumentError
 from isotherm.language import Text
 from isotherm.scale.rule import Fold, Resolved, Rule, Site, count, positive
 
 __all__ = ["ByLayer", "Fixed", "InverseSqrt", "MuP", "NoScale", "QueryPreAttnScalar", "Relative"]
+
+LARGEST_POWER = 16
 
 
 @dataclass(frozen=True)
@@ -49,7 +52,11 @@ class MuP(Rule):
     config_keys = ("mup_base_head_dim", "mup_attn_scale_power", "mup_scale_qk_dot_by_d")
 
     def __post_init__(self) -> None:
-        positive("power", self.power)
+        if positive("power", self.power) > LARGEST_POWER:  # far larger ones overflow even float64
+            expected = Text("a number above 0, at most {most}", "大于 0 且不超过 {most} 的数").format(
+                most=LARGEST_POWER
+            )
+            raise ArgumentError("power", expected, got=self.power)
         if self.base_head_dim is not None:
             positive("base_head_dim", self.base_head_dim)
 

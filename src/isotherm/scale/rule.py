@@ -20,6 +20,7 @@ from torch import Tensor
 from isotherm.errors import ArgumentError, shown
 from isotherm.language import Text
 
+LARGEST_FLOAT32 = torch.finfo(torch.float32).max
 T = TypeVar("T")
 Normalise = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
 
@@ -272,7 +273,7 @@ def count(argument: str, value: object, at_least: int = 1) -> int:
     """Return the value if it is a whole number of at least `at_least`, else raise an `ArgumentError`."""
     if not (isinstance(value, int) and value >= at_least):
         expected = Text("a whole number, {least} or more", "不小于 {least} 的整数").format(least=at_least)
-        raise ArgumentError(argument, expected, got=repr(value))
+        raise ArgumentError(argument, expected, got=shown(value))
     return value
 
 
@@ -290,8 +291,13 @@ def vector(argument: str, value: object, length: int | None = None) -> Tensor:
 
 
 def number_or_vector(argument: str, value: object, number: Callable[[str, object], float] = finite) -> None:
-    """Raise an `ArgumentError` unless the value is a number that passes `number`, or a floating-point tensor [n]."""
-    (vector if isinstance(value, Tensor) else number)(argument, value)
+    """Raise an `ArgumentError` unless the value is a floating-point tensor [n], or a number that passes `number` and that
+    float32 holds, which is what a learned field starts as."""
+    if isinstance(value, Tensor):
+        vector(argument, value)
+    elif abs(number(argument, value)) > LARGEST_FLOAT32:
+        expected = Text("a number within ±{most:.3g}", "±{most:.3g} 以内的数").format(most=LARGEST_FLOAT32)
+        raise ArgumentError(argument, expected, got=shown(value))
 
 
 def precise(numbers: Tensor) -> Tensor:

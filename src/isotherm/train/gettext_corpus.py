@@ -4,6 +4,7 @@ People translate programs into many languages under open licences, so `pip insta
 the corpus says which packages it came from and under which licences.
 """
 
+import csv
 import json
 import os
 from collections.abc import Iterable, Sequence
@@ -103,9 +104,17 @@ def _distribution(name: str, where: Path | None) -> Distribution:
         raise InputError(where, Text("there is no such folder", "没有这个文件夹"))
     wanted = sub(r"[-_.]+", "-", name).lower()
     found = distributions(path=[str(where)]) if where is not None else distributions()
+    damaged: Path | None = None
     for package in found:
-        if sub(r"[-_.]+", "-", package.metadata["Name"] or "").lower() == wanted:
+        try:
+            called = package.metadata["Name"] or ""
+        except UnicodeDecodeError:
+            damaged = damaged or getattr(package, "_path", where)
+            continue
+        if sub(r"[-_.]+", "-", called).lower() == wanted:
             return package
+    if damaged is not None:
+        raise InputError(damaged, Text("its METADATA is not UTF-8", "其 METADATA 不是 UTF-8 文本"))
     place = str(where) if where is not None else Text("this environment", "当前环境")
     why = Text("this package is not installed in {place}", "{place} 中没有安装这个包")
     raise InputError(name, why.format(place=place))
@@ -113,7 +122,11 @@ def _distribution(name: str, where: Path | None) -> Distribution:
 
 def _catalogues(package: Distribution, lang: str) -> list[PurePath]:
     """The package's catalogues in this language, compiled ones where both are there."""
-    files = [PurePath(file) for file in package.files or ()]
+    try:
+        files = [PurePath(file) for file in package.files or ()]
+    except (ValueError, TypeError, csv.Error):  # not UTF-8 or a bad size; an empty line or too many fields; no CSV
+        damaged = Text("its list of files (RECORD) is damaged", "其文件列表（RECORD）已损坏")
+        raise InputError(package.metadata["Name"], damaged) from None
     all_of_them = [file for file in files if file.suffix in (".mo", ".po")]
     right = [file for file in all_of_them if _names(file) & _spellings(lang)]
     if not right:

@@ -12,7 +12,7 @@ from typing import Any
 
 from isotherm.errors import ArgumentError, InputError, IsothermError
 from isotherm.language import Text
-from isotherm.record.files import read_bytes
+from isotherm.record.files import parse_json, read_bytes
 from isotherm.train.tokens import FIRST, SPECIAL
 
 
@@ -51,9 +51,10 @@ class Vocabulary:
     @classmethod
     def load(cls, path: str | Path) -> "Vocabulary":
         """From a tokenizer.json; its special ids must be ours."""
-        text = read_bytes(path)
+        data = read_bytes(path)
         try:
-            tokenizer = _tokenizers().Tokenizer.from_str(text.decode())
+            _check_sizes(parse_json(path, data))
+            tokenizer = _tokenizers().Tokenizer.from_str(data.decode())
         except Exception as error:  # tokenizers raises bare Exception
             raise InputError(path, Text("not a tokenizer.json", "不是 tokenizer.json")) from error
         found = [tokenizer.id_to_token(index) for index in range(FIRST)]
@@ -78,6 +79,16 @@ class Vocabulary:
     def decode(self, rows: Sequence[Sequence[int]]) -> list[str]:
         """The sentences of these ids; special ids are left out."""
         return [text.strip() for text in self._tokenizer.decode_batch([list(row) for row in rows])]
+
+
+def _check_sizes(plain: Any) -> None:
+    """Raise ValueError for a size that tokenizers would count up to: an id beyond the vocabulary, or padding."""
+    ids = plain["model"]["vocab"].values()
+    places = set(range(len(ids)))
+    if {index for index in ids if type(index) is int} != places:
+        raise ValueError("ids")
+    if plain.get("padding") is not None or any(token["id"] not in places for token in plain.get("added_tokens") or ()):
+        raise ValueError("sizes")
 
 
 def _tokenizers() -> ModuleType:

@@ -10,7 +10,7 @@ from isotherm.ops.triton import backward_kernel, general
 from isotherm.ops.triton.attention_call import AttentionCall, broadcast_strides, ceil_div, padded_dim, precision
 
 
-class Gradients(NamedTuple):
+class InputGradients(NamedTuple):
     """Gradients in the shapes of the inputs; None for a bias that needs none."""
 
     q: Tensor
@@ -42,7 +42,7 @@ def cudnn_can(call: AttentionCall, d_lse: Tensor | None) -> bool:
     )
 
 
-def by_cudnn(call: AttentionCall, output: Tensor, lse: Tensor, d_output: Tensor) -> Gradients:
+def by_cudnn(call: AttentionCall, output: Tensor, lse: Tensor, d_output: Tensor) -> InputGradients:
     """Call cuDNN's backward kernel with our output and lse. Grouped keys are repeated and their gradients summed."""
     k, v = (x if call.groups == 1 else x.repeat_interleave(call.groups, 1) for x in (call.k, call.v))
     seed = torch.zeros((), dtype=torch.int64, device=call.q.device)
@@ -52,12 +52,12 @@ def by_cudnn(call: AttentionCall, output: Tensor, lse: Tensor, d_output: Tensor)
     )  # fmt: skip
     if call.groups > 1:
         d_k, d_v = (x.unflatten(1, (-1, call.groups)).sum(2) for x in (d_k, d_v))
-    return Gradients(d_q, d_k, d_v, None)
+    return InputGradients(d_q, d_k, d_v, None)
 
 
 def by_our_kernels(
     call: AttentionCall, output: Tensor, lse: Tensor, d_output: Tensor, d_lse: Tensor | None, *, wants_bias: bool
-) -> Gradients:
+) -> InputGradients:
     """Launch our kernels, which take every problem. Only the gradient of a shared bias may vary from run to run."""
     # d_s = p · (d_p − delta) with delta = Σ p·d_p = Σ output·d_output. A gradient of lse adds p · d_lse.
     delta = (d_output.float() * output.float()).sum(-1)
@@ -67,7 +67,7 @@ def by_our_kernels(
     d_q, d_k, d_v = (torch.empty(x.shape, dtype=x.dtype, device=x.device) for x in (call.q, call.k, call.v))
     d_bias = torch.zeros(bias.shape, device=bias.device) if bias is not None and wants_bias else None
     if not call.q.numel() or not call.k.numel():
-        return Gradients(d_q.zero_(), d_k.zero_(), d_v.zero_(), d_bias)
+        return InputGradients(d_q.zero_(), d_k.zero_(), d_v.zero_(), d_bias)
     tile, unused = general.tile_size(call, backward=True), call.q
     b, h, t, s = *call.shape, call.k.shape[2]
     shared = d_bias is not None and tuple(d_bias.shape) != (b, h, t, s)
@@ -91,4 +91,4 @@ def by_our_kernels(
     backward_kernel.key_gradients[(ceil_div(s, tile.keys) * b * call.k.shape[1],)](
         *tensors, d_k, d_v, *strides, *sizes, **options
     )
-    return Gradients(d_q, d_k, d_v, d_bias)
+    return InputGradients(d_q, d_k, d_v, d_bias)

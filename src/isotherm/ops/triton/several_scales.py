@@ -84,7 +84,7 @@ def _run_pass(call: AttentionCall, scales: Sequence[float], fields: Fields, tabl
     (_run_fast if call.rows is None and fast.can(call) else _run_general)(call, scales, fields, table)
 
 
-class Plan(NamedTuple):
+class WeightPlan(NamedTuple):
     """How the weights at ascending scales are made, each from earlier ones.
 
     `nodes` are the scales, and before them perhaps one helper. `factors` has, for each node, the indices of two nodes whose
@@ -115,25 +115,25 @@ class Plan(NamedTuple):
 
 
 @lru_cache(256)
-def plan(scales: tuple[float, ...]) -> Plan:
+def plan(scales: tuple[float, ...]) -> WeightPlan:
     """Return the plan with the fewest exponentials. Its helper is one difference between scales, where that saves some.
 
     It is cached, since the search takes as long as a small problem.
     """
     steps = sorted({high - low for low, high in combinations(scales, 2) if high > low})
     doubles = tuple(next((i for i, other in enumerate(scales) if _same(other, 2 * scale)), -1) for scale in scales)
-    plans = [Plan(nodes, _factors(nodes), doubles) for nodes in [scales, *((step, *scales) for step in steps)]]
+    plans = [WeightPlan(nodes, _factors(nodes), doubles) for nodes in [scales, *((step, *scales) for step in steps)]]
     return min(plans, key=lambda each: each.factors.count(EXPONENTIAL))
 
 
 @lru_cache(256)
-def interpolation_plan(highest: float) -> Plan:
+def interpolation_plan(highest: float) -> WeightPlan:
     """Return the plan for the nodes of an interpolation, which need no Σw² (`doubles` names an arbitrary scale)."""
     nodes = interpolation.nodes(highest)
-    return Plan(nodes, _factors(nodes, interpolation.MOST_FACTORS), (0,) * len(nodes))
+    return WeightPlan(nodes, _factors(nodes, interpolation.MOST_FACTORS), (0,) * len(nodes))
 
 
-def _plan_for(scales: Sequence[float], table: Tensor | None) -> Plan:
+def _plan_for(scales: Sequence[float], table: Tensor | None) -> WeightPlan:
     return plan(tuple(scales)) if table is None else interpolation_plan(scales[-1])
 
 

@@ -3,9 +3,9 @@
 """Weights of a logit at several scales, their sums, and the fields that follow from the sums.
 
 Where one scale is the sum of two others, its weights are the products of theirs and need no exponential. The launcher says
-which (`several_scales.Plan`): FACTORS[i] is the pair of earlier nodes whose weights multiply to those of node i, or (−1, −1)
-for an exponential. A node is a scale, or a helper before the scales. DOUBLES[i] is the index of the scale that is twice
-scale i, or −1: Σw² at a scale is Σw at twice that scale.
+which (`several_scales.WeightPlan`): FACTORS[i] is the pair of earlier nodes whose weights multiply to those of node i, or
+(−1, −1) for an exponential. A node is a scale, or a helper before the scales. DOUBLES[i] is the index of the scale that is
+twice scale i, or −1: Σw² at a scale is Σw at twice that scale.
 
 Each lane keeps its largest exponent out of its sums. At high scales rows freeze, and the sum of all weights would then be
 the largest weight to the last digit, while `RowStats.rest` needs the sum of the others. So of a new exponent and the

@@ -94,6 +94,8 @@ def rank(marks: Sequence[float], value: float) -> float | None:
     if len(scale) < 2:
         return None
     low = min(max(bisect_right(scale, at) - 1, 0), len(scale) - 2)
+    if scale[low] == scale[low + 1]:
+        return None
     place = low + (at - scale[low]) / (scale[low + 1] - scale[low])
     return place if -0.5 <= place <= len(scale) - 0.5 else None
 

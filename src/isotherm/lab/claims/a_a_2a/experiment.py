@@ -62,11 +62,7 @@ def experiment(setting: Setting) -> Result:
         Measured(SAYS["smallest-step"], min(np.diff(ys).tolist()), holds=bool(np.all(np.diff(ys) >= 0))),
         Measured(SAYS["beyond"].format(a=numeral(max(setting["beyond"]), 1)), worst, predicted=1.0, holds=worst == 1.0),
         Measured(SAYS["formula-at-ten"], written(10.0), predicted=float(exact(10.0)), document=DOCUMENT[10.0]),
-        Measured(
-            SAYS["formula-stops"],
-            bisect(_computable, 0.0, 1000.0, 60)[0],
-            predicted=float(np.log(np.finfo(float).max)) / 2,
-        ),
+        Measured(SAYS["formula-stops"], bisect(_computable, 0.0, 1000.0, 60)[0], predicted=LAST_POWER / 2),
         Measured(SAYS["last-below-one"], bisect(lambda a: bool(outputs(a)[2] < 1), 0.0, 1000.0, 60)[0]),
         Measured(SAYS["left-at-hundred"], float(outputs(100.0)[:2].sum()), predicted=float(1 - exact(100.0))),
     )

@@ -1,0 +1,284 @@
+"""Run the tests on changed source: `python -m tests.mutate --count 340 --seed 0`. Exit code 1 if they fail unchanged.
+
+Everything heavy is imported once. Each mutant is a fork of this process, so isotherm itself must not be imported here.
+"""
+
+import argparse
+import contextlib
+import importlib
+import os
+import pickle
+import resource
+import signal
+import sys
+import tempfile
+import threading
+import time
+import traceback
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from functools import partial
+from importlib.machinery import SourceFileLoader
+from pathlib import Path
+from random import Random
+
+import hypothesis  # noqa: F401
+import pytest
+import torch
+
+from tests.mutate.changes import Change, changes
+
+ROOT = Path(__file__).parents[2]
+SOURCE = ROOT / "src" / "isotherm"
+PARTS = {  # part → its source and its tests
+    "stats": ("stats.py", ["test_stats.py", "ops/test_attention.py"]),
+    "theory": ("theory.py", ["test_theory.py"]),
+    "softmax": ("softmax.py", ["test_softmax.py"]),
+    "scale": ("scale/*.py", ["scale"]),
+    "ops": (
+        "ops/*.py",
+        [f"ops/test_{name}.py" for name in ("problem", "attention", "attention_edges", "derivatives", "scores")],
+    ),
+    "probe": ("probe/*.py", ["probe"]),
+    "checkup": ("checkup/*.py", ["checkup", "models/test_check.py", "cli/test_check.py"]),
+}
+OPTIONS = ["-xq", "--tb=line", "-p", "no:cacheprovider", "-m", "not slow and not gpu", f"--rootdir={ROOT}"]
+OPTIONS += ["-c", str(ROOT / "pyproject.toml"), "-W", "ignore::pytest.PytestAssertRewriteWarning"]
+WORKERS = 2
+LONGEST = 1.5  # seconds of CPU; a test that takes longer unchanged is left out
+PATIENCE = 30.0  # seconds a mutant may take beyond six times what its tests take unchanged
+MEMORY = 16 * 2**30  # bytes of address space
+Function = tuple[str, int]  # file and first line
+
+
+@dataclass
+class Mutant:
+    """A file with one change, and what became of it."""
+
+    number: int
+    part: str
+    path: Path
+    change: Change
+    source: bytes
+    outcome: str = "survived"
+
+    def __str__(self) -> str:
+        lines = [
+            text.splitlines()[self.change.line - 1].decode().strip() for text in (self.path.read_bytes(), self.source)
+        ]
+        return f"{self.number:4} {self.path.relative_to(ROOT)}:{self.change.line}\n     - {lines[0]}\n     + {lines[1]}"
+
+
+@dataclass
+class Test:
+    """What one test does unchanged: its seconds of CPU, and the functions of isotherm that run in it."""
+
+    seconds: float
+    functions: set[Function]
+
+
+class Watch:
+    """A pytest plugin that fills `tests`."""
+
+    def __init__(self) -> None:
+        self.tests: dict[str, Test] = {}
+
+    @pytest.hookimpl(hookwrapper=True)
+    def pytest_runtest_protocol(self, item: pytest.Item) -> Iterator[None]:
+        functions: set[Function] = set()
+
+        def trace(frame, event, argument):
+            if "isotherm/" in frame.f_code.co_filename:
+                functions.add((frame.f_code.co_filename, frame.f_code.co_firstlineno))
+
+        threading.settrace(trace)
+        sys.settrace(trace)
+        start = sum(os.times()[:4])
+        yield
+        sys.settrace(None)
+        threading.settrace(None)
+        self.tests[item.nodeid] = Test(sum(os.times()[:4]) - start, functions)
+
+
+@dataclass
+class Choose:
+    """A pytest plugin that runs the tests of the changed function first, and leaves the long ones out."""
+
+    tests: dict[str, Test]
+    function: Function | None
+
+    def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
+        files: Counter[Path] = Counter()
+        items[:] = [item for item in items if item.nodeid in self.tests and self.tests[item.nodeid].seconds < LONGEST]
+        for item in items:
+            files[item.path] += self.tests[item.nodeid].seconds
+        items.sort(key=lambda item: (self.function not in self.tests[item.nodeid].functions, files[item.path]))
+
+
+def main() -> int:
+    """Run the tests of each part unchanged, then on its mutants; print a table and the survivors.
+
+    Mutant 0 of each part is its unchanged source: the tests must pass on it in the order and selection that mutants get.
+    """
+    asked = arguments()
+    torch.set_num_threads(1)
+    sys.path.insert(0, str(SOURCE.parent))
+    os.environ |= {"PYTHONPATH": str(SOURCE.parent), "OMP_NUM_THREADS": "1"}
+    mutants = [mutant for mutant in chosen(asked) if not asked.only or mutant.number in asked.only]
+    started = time.monotonic()
+    with tempfile.TemporaryDirectory() as made:
+        for part in dict.fromkeys(mutant.part for mutant in mutants):
+            tests = unchanged(part, Path(made))
+            if not tests:
+                return 1
+            own = [mutant for mutant in mutants if mutant.part == part]
+            control = replace(own[0], number=0, change=Change(0, 0, ("",), 1, None), source=own[0].path.read_bytes())
+            run([control, *own], tests, Path(made))
+            if control.outcome != "survived":
+                return 1
+    report(mutants)
+    print(f"\nseed {asked.seed}, {time.monotonic() - started:.0f} s")
+    return 0
+
+
+def chosen(asked: argparse.Namespace) -> list[Mutant]:
+    """Mutants of every part asked for, in proportion to its lines."""
+    files = {part: sorted(SOURCE.glob(where)) for part, (where, _) in PARTS.items() if asked.part in ("", part)}
+    lines = {part: sum(path.read_bytes().count(b"\n") for path in paths) for part, paths in files.items()}
+    mutants: list[Mutant] = []
+    for part, paths in files.items():
+        random = Random(f"{asked.seed}/{part}")
+        places = [(path, change) for path in paths for change in changes(path.read_bytes())]
+        random.shuffle(places)
+        wanted = len(mutants) + round(asked.count * lines[part] / sum(lines.values()))
+        for path, change in places:
+            source = change.apply(path.read_bytes(), random)
+            with contextlib.suppress(SyntaxError):
+                compile(source, path, "exec")
+                mutants.append(Mutant(len(mutants) + 1, part, path, change, source))
+            if len(mutants) >= wanted:
+                break
+    return mutants
+
+
+def unchanged(part: str, made: Path) -> dict[str, Test]:
+    """The tests of a part; none if one of them fails. Imports what they import, except isotherm."""
+
+    def child() -> int:
+        watch = Watch()
+        paths = [str(ROOT / "tests" / name) for name in PARTS[part][1]]
+        code = pytest.main([*OPTIONS, *paths], plugins=[watch])
+        (made / "tests").write_bytes(pickle.dumps((watch.tests, list(sys.modules))))
+        return int(code)
+
+    print(f"== {part}: its tests, unchanged", flush=True)
+    if os.waitpid(fork(child, made / "output"), 0)[1]:
+        print((made / "output").read_text()[-4000:])
+        return {}
+    tests, modules = pickle.loads((made / "tests").read_bytes())
+    for name in modules:
+        if name.startswith(("transformers", "gt_", "tokenizers", "safetensors", "torch.", "rich", "click")):
+            with contextlib.suppress(Exception):
+                importlib.import_module(name)
+    torch.set_num_threads(1)
+    assert not any(name.split(".")[0] == "isotherm" for name in sys.modules)
+    print(f"   {len(tests)} tests, {sum(test.seconds for test in tests.values()):.0f} s", flush=True)
+    return tests
+
+
+def run(mutants: list[Mutant], tests: dict[str, Test], made: Path) -> None:
+    """Two mutants at a time, each in a process of its own that is ended when its time is up."""
+    waiting, running = list(mutants), dict[int, tuple[Mutant, float, float]]()
+    while waiting or running:
+        while waiting and len(running) < WORKERS:
+            mutant = waiting.pop(0)
+            function = mutant.change.function and (str(mutant.path), mutant.change.function)
+            files = {
+                name.partition("::")[0] for name, test in tests.items() if not function or function in test.functions
+            }
+            if not files:
+                mutant.outcome = "never run"
+                continue
+            seconds = sum(test.seconds for name, test in tests.items() if name.partition("::")[0] in files)
+            pid = fork(partial(attempt, mutant, tests, function, files), made / f"{mutant.number}.txt")
+            running[pid] = mutant, time.monotonic(), 6 * seconds + PATIENCE
+        time.sleep(0.05)
+        for pid, (mutant, start, limit) in list(running.items()):
+            ended, status = os.waitpid(pid, os.WNOHANG)
+            seconds = time.monotonic() - start
+            if not ended and seconds < limit:
+                continue
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(pid, signal.SIGKILL)
+            if not ended:
+                os.waitpid(pid, 0)
+            del running[pid]
+            passed = os.waitstatus_to_exitcode(status) in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED)
+            mutant.outcome = "timeout" if not ended else "survived" if passed else "killed"
+            output = (made / f"{mutant.number}.txt").read_text(errors="replace").splitlines()
+            by = next((line[:100] for line in output if line.startswith(("FAILED", "ERROR"))), "")
+            print(f"{mutant.outcome:9} {seconds:6.1f} s  {str(mutant).splitlines()[0]}  {by}", flush=True)
+
+
+def attempt(mutant: Mutant, tests: dict[str, Test], function: Function | None, files: set[str]) -> int:
+    """Run the tests of these files with the mutant's source in place of the file's."""
+    original = SourceFileLoader.get_code
+
+    def get_code(loader: SourceFileLoader, name: str):
+        is_changed = loader.path == str(mutant.path)
+        return compile(mutant.source, loader.path, "exec") if is_changed else original(loader, name)
+
+    SourceFileLoader.get_code = get_code
+    sys.dont_write_bytecode = True
+    return int(
+        pytest.main([*OPTIONS, *(str(ROOT / name) for name in sorted(files))], plugins=[Choose(tests, function)])
+    )
+
+
+def fork(work: Callable[[], int], output: Path) -> int:
+    """Do `work` in a child process, in a folder of its own. Returns its process id."""
+    if pid := os.fork():
+        return pid
+    code = 1
+    try:
+        os.setsid()
+        resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
+        written = os.open(output, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+        for stream in (1, 2):
+            os.dup2(written, stream)
+        with tempfile.TemporaryDirectory(dir=output.parent) as folder:
+            os.chdir(folder)
+            code = work()
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        sys.stdout.flush()
+        os._exit(code)
+
+
+def report(mutants: list[Mutant]) -> None:
+    """The table by part, then every mutant that no test noticed."""
+    print(f"\n{'part':10}{'mutants':>9}{'killed':>9}{'timeouts':>9}{'survived':>9}")
+    for part in [*dict.fromkeys(mutant.part for mutant in mutants), "all"]:
+        own = Counter(mutant.outcome for mutant in mutants if part in (mutant.part, "all"))
+        left = own["survived"] + own["never run"]
+        print(
+            f"{part:10}{own.total():9}{own['killed']:9}{own['timeout']:9}{left:9}   {1 - left / own.total():.0%} caught"
+        )
+    for mutant in mutants:
+        if mutant.outcome in ("survived", "never run"):
+            print(f"\n{mutant}" + ("\n     (no test calls this function)" if mutant.outcome == "never run" else ""))
+
+
+def arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m tests.mutate", description=__doc__)
+    parser.add_argument("--count", type=int, default=340, help="mutants in all")
+    parser.add_argument("--seed", default="0", help="another seed gives other mutants")
+    parser.add_argument("--part", default="", choices=["", *PARTS], help="only this part")
+    parser.add_argument("--only", type=int, nargs="*", help="only the mutants of these numbers")
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

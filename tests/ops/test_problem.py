@@ -1,0 +1,72 @@
+"""Which keys a query sees: blocks, counts and the whole matrix agree, and no more memory or work is spent than needed."""
+
+from itertools import product
+
+import pytest
+import torch
+
+from isotherm import attention
+from isotherm.ops import Visibility, blockwise
+from isotherm.scale import InverseSqrt, LogN
+from tests.ops.watch import LargestTensor
+
+KEYS = 7
+RANGES = [slice(start, stop) for start, stop in product(range(KEYS), range(1, KEYS + 1)) if start < stop]
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("window", [None, 1, 3, 7])
+def test_a_block_and_the_counts_are_those_of_the_matrix(causal, window):
+    visibility = Visibility(torch.arange(-1, KEYS - 1), KEYS, causal, window)
+    matrix = visibility.matrix()[0, 0]
+    assert visibility.counts().tolist() == [[matrix.sum(-1).tolist()]]
+    for rows, columns in product(RANGES, RANGES):
+        geometry, block = visibility.geometry(rows, columns), matrix[rows, columns]
+        assert (geometry is True) == bool(block.all())  # the fast path is taken wherever it can be
+        assert geometry is not False or not block.any()
+        assert isinstance(geometry, bool) or torch.equal(geometry, block)
+        if rows.stop - rows.start == 1:
+            assert (geometry is False) == (not block.any())
+
+
+def test_log_n_counts_the_keys_of_a_window():
+    """Queries at 0, 1 and 2 of a causal window of 2 see 1, 2 and 2 keys: ln 2/ln 2 = 1 is the multiplier of each."""
+    g = torch.Generator().manual_seed(0)
+    q, k, v = (torch.randn(1, 1, 9, 4, generator=g) for _ in range(3))
+    one = attention(q, k, v, scale=InverseSqrt(), causal=True, window=2).output
+    torch.testing.assert_close(attention(q, k, v, scale=InverseSqrt() * LogN(2), causal=True, window=2).output, one)
+
+
+@pytest.mark.parametrize("shape", [(16, 1, 8, 64), (1, 16, 8, 64)], ids=["batch", "heads"])
+def test_counting_a_mask_takes_some_rows_at_a_time(shape, monkeypatch):
+    monkeypatch.setattr("isotherm.ops.problem.MASK_AT_ONCE", 16 * 64)
+    mask = torch.rand(shape, generator=torch.Generator().manual_seed(0)) > 0.5
+    visibility = Visibility(torch.arange(8), 64, mask=mask)
+    with LargestTensor() as seen:
+        counts = visibility.counts()
+    assert torch.equal(counts, mask.sum(-1))
+    assert seen.largest == counts.untyped_storage().nbytes()  # no part of the mask was larger
+
+
+@pytest.mark.parametrize(
+    ("options", "used"),
+    [({}, True), ({"causal": True}, True), ({"mask": torch.ones(40, 40, dtype=torch.bool)}, False)],
+    ids=["plain", "causal", "mask"],
+)
+def test_moments_of_keys_are_used_for_plain_rows_alone(options, used, monkeypatch):
+    """With a mask every block may have hidden keys, and sums over all keys would be made in vain."""
+    made = []
+    monkeypatch.setattr(blockwise, "KEYS", 8)
+    monkeypatch.setattr("isotherm.ops.tiles.KEYS", 8)
+    original = blockwise.KeyMoments
+    monkeypatch.setattr(blockwise, "KeyMoments", lambda *args: made.append(args) or original(*args))
+    q = torch.randn(1, 1, 40, 4, generator=torch.Generator().manual_seed(0))
+    attention(q, q, q, stats=True, impl="blockwise", **options)
+    assert bool(made) == used
+
+
+def test_the_first_and_the_last_row_may_be_asked_for():
+    q = torch.randn(1, 1, 5, 3, generator=torch.Generator().manual_seed(0))
+    whole, two = (attention(q, q, q, stats=True, rows=rows).stats for rows in (None, torch.tensor([4, 0])))
+    assert two.rows.tolist() == [0, 4]
+    torch.testing.assert_close(two.entropy, whole.entropy[:, :, [0, 4]])
