@@ -89,7 +89,7 @@ def site() -> dict[str, bytes]:
 @cache
 def trained() -> dict[str, bytes]:
     """A finished run in `run/`, with its configuration in `c.toml` and its corpus."""
-    from isotherm.train.config_file import load
+    from isotherm.train.config import load
     from isotherm.train.loop import train
 
     with tempfile.TemporaryDirectory() as made, chdir(made):

@@ -4,8 +4,8 @@ import json
 import struct
 from pathlib import Path
 
+from isotherm.record import plain
 from isotherm.train.config import Config
-from isotherm.train.config_file import from_plain
 
 ENGLISH = ("red", "blue", "old", "new", "small", "large", "good", "warm")
 CHINESE = ("红", "蓝", "旧", "新", "小", "大", "好", "暖")
@@ -24,6 +24,11 @@ heads = 2
 layers = 1
 """
 """The beginning of a configuration file; what it does with these is each test's own."""
+
+
+def from_plain(table: object) -> Config:
+    """The configuration in plain tables, read as a file's would be."""
+    return plain.from_plain(Config, table, where="", strict=True)
 
 
 def pairs() -> list[tuple[str, str]]:

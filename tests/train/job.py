@@ -6,7 +6,7 @@ import time
 from pathlib import Path
 
 from isotherm.train import loop
-from isotherm.train.config_file import from_plain
+from tests.train.corpora import from_plain
 
 step = loop.Loop._step
 

@@ -6,9 +6,18 @@ from dataclasses import fields, replace
 import pytest
 
 from isotherm.errors import ArgumentError, InputError
-from isotherm.train.config import Config, DataSettings, ModelSettings, OptimizerSettings, RunSettings, changed
-from isotherm.train.config_file import from_plain, load, to_plain
+from isotherm.train.config import (
+    Config,
+    DataSettings,
+    ModelSettings,
+    OptimizerSettings,
+    RunSettings,
+    changed,
+    load,
+    to_plain,
+)
 from isotherm.train.learner import rate
+from tests.train.corpora import from_plain
 
 GOOD = '[data]\npath = "x.tsv"\n'
 

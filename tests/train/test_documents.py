@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from isotherm.train.config import DataSettings, ModelSettings, OptimizerSettings, RunSettings
-from isotherm.train.config_file import load
+from isotherm.train.config import DataSettings, ModelSettings, OptimizerSettings, RunSettings, load
 from isotherm.train.loop import train
 from tests.train.config_table import keys
 from tests.train.corpora import tiny, write_tsv

@@ -13,7 +13,7 @@ from isotherm.report.draw import svg, terminal
 from isotherm.scale import Fixed, InverseSqrt, NoScale
 from isotherm.train import progress
 from isotherm.train.batches import Batch
-from isotherm.train.curves import LOSS, TITLE, figure
+from isotherm.train.compare_rules import LOSS, TITLE, figure
 from isotherm.train.evaluate import gates, score
 from isotherm.train.progress import Reporter
 from isotherm.train.tokens import PAD

@@ -11,7 +11,7 @@ import torch
 
 from isotherm.errors import ArgumentError, IsothermError
 from isotherm.train import loop
-from isotherm.train.config_file import to_plain
+from isotherm.train.config import to_plain
 from isotherm.train.learner import Learner, make_model, restore_model
 from isotherm.train.loop import train
 from isotherm.train.processes import Processes, pick

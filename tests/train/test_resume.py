@@ -13,7 +13,7 @@ import torch
 
 from isotherm.errors import InputError, IsothermError
 from isotherm.train import checkpoint, loop
-from isotherm.train.config_file import to_plain
+from isotherm.train.config import to_plain
 from isotherm.train.loop import train
 from isotherm.train.run_folder import RunFolder
 from tests.train.corpora import last_state, learned, tiny, write_tsv

@@ -83,7 +83,7 @@ class _Training:
     as_json: bool
 
     def run(self, rules: list[str] | None) -> int:
-        from isotherm.train.config_file import load
+        from isotherm.train.config import load
 
         config = load(self.file)
         return self.train_one(config) if rules is None else self.compare_rules(config, rules)
@@ -136,8 +136,8 @@ def _first() -> bool:
 def _show_result(config: "Config", folder: Path, result: Any) -> None:
     from rich.console import Console
 
+    from isotherm.train.compare_rules import LOSS
     from isotherm.train.config import PARALLEL
-    from isotherm.train.curves import LOSS
 
     console = Console(highlight=False, markup=False)
     console.print(str(Text("Run {path}", "训练 {path}").format(path=printable(str(folder)))))
@@ -161,7 +161,7 @@ def _show_comparison(config: "Config", found: Sequence["Contestant"]) -> None:
     from rich.console import Console
 
     from isotherm.report.draw import terminal
-    from isotherm.train.curves import figure
+    from isotherm.train.compare_rules import figure
 
     console = Console(highlight=False, markup=False)
     for line in terminal.draw(figure({one.rule: one.curve for one in found}), current(), min(console.width, 76)):

@@ -1,21 +1,27 @@
 """One configuration under several scale rules: same weights to start from, same batches, same learning rate."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from isotherm.errors import ArgumentError, IsothermError, named
 from isotherm.language import Text, current
+from isotherm.record import Figure, Line
 from isotherm.report.draw import svg
 from isotherm.report.files import write_atomically
 from isotherm.scale import parse
 from isotherm.train.config import Config, ModelSettings
-from isotherm.train.curves import TITLE, Curve, figure
 from isotherm.train.loop import TrainingEnd, train
 from isotherm.train.processes import join
 from isotherm.train.run_folder import RunFolder
+
+LOSS = Text("held-out loss (nats per token)", "留出损失（每词元 nat 数）")
+TITLE = Text("Learning under each scale rule", "各缩放规则下的学习")
+STEP = Text("step", "步数")
+Curve = Sequence[tuple[int, float]]
+"""Points (step, loss), by step."""
 
 
 @dataclass(frozen=True)
@@ -64,6 +70,15 @@ def curve(path: Path) -> Curve:
     if not points:
         raise IsothermError(Text("{path}: nothing was measured yet", "{path}：尚无评测").format(path=path))
     return points
+
+
+def figure(curves: Mapping[str, Curve]) -> Figure:
+    """The curves, by name, over one pair of axes."""
+    lines = tuple(
+        Line(Text(name, name), tuple(float(step) for step, _ in points), tuple(loss for _, loss in points))
+        for name, points in curves.items()
+    )
+    return Figure("curves", TITLE, STEP, LOSS, lines)
 
 
 def slug(model: ModelSettings) -> str:

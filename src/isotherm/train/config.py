@@ -3,12 +3,15 @@
 docs/train.md says what each key means, and docs/train.zh.md in Chinese; a test compares their tables with these.
 """
 
-from dataclasses import dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields
+from pathlib import Path
 from typing import Any, Literal, get_args
 
 from isotherm.errors import ArgumentError, named
 from isotherm.language import Text
+from isotherm.record.files import checked
 from isotherm.record.plain import one_of
+from isotherm.train.text_files import read_toml
 
 TASKS = ("copy", "reverse", "recall", "align")
 PARALLEL = ("tsv", "jsonl", "files", "gettext")
@@ -135,6 +138,20 @@ class Config:
             most = Text("at most {n:.0e} parameters in all", "参数总数不超过 {n:.0e}").format(n=MOST_PARAMETERS)
             _refuse("model", most, f"{parameters(self.model, self.data.vocabulary):.0e}")
         _check_rule(self.model)
+
+
+def load(path: str | Path) -> Config:
+    """The configuration in a TOML file."""
+    table, _ = read_toml(path)
+    return checked(Config, path, table, strict=True)
+
+
+def to_plain(config: Config) -> dict[str, Any]:
+    """The configuration as plain tables, keys without a value left out, for JSON."""
+    return {
+        name: {key: value for key, value in section.items() if value is not None}
+        for name, section in asdict(config).items()
+    }
 
 
 def parameters(model: ModelSettings, vocabulary: int) -> int:

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from isotherm.checkup.measure import look, measure
 from isotherm.models.search import Translator, beam
-from isotherm.train.batches import Batch
+from isotherm.train.batches import Batch, Ragged
 from isotherm.train.feeds import Feed
 from isotherm.train.learner import Learner
 from isotherm.train.tokens import END, PAD, START
@@ -74,17 +74,12 @@ def translate(model: nn.Module, vocabulary: Vocabulary, sentences: Sequence[str]
     found = [""] * len(rows)
     for start in range(0, len(order), TOGETHER):
         together = order[start : start + TOGETHER]
-        source = _padded([rows[index] for index in together]).to(device)
+        source = Ragged([rows[index] for index in together]).rows(torch.arange(len(together))).to(device)
         longest = min(2 * source.shape[1] + 10, reader.shape.longest)
         ids = beam(reader, source, start=START, end=END, longest=longest, width=width)
         for index, text in zip(together, vocabulary.decode([_words(row) for row in ids]), strict=True):
             found[index] = text
     return found
-
-
-def _padded(rows: list[list[int]]) -> Tensor:
-    longest = max(map(len, rows))
-    return torch.tensor([row + [PAD] * (longest - len(row)) for row in rows])
 
 
 def _words(row: Tensor) -> list[int]:

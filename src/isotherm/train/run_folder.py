@@ -16,8 +16,7 @@ from isotherm.language import Text
 from isotherm.record.files import checked, parse_json, read_bytes
 from isotherm.record.plain import bounded
 from isotherm.report.files import write_atomically, write_error
-from isotherm.train import config_file
-from isotherm.train.config import Config, changed
+from isotherm.train.config import Config, changed, to_plain
 
 
 @dataclass(frozen=True)
@@ -98,7 +97,7 @@ class RunFolder:
     def write_config(self, config: Config) -> None:
         """Write down what the run is asked to do."""
         self._make()
-        write_atomically(self.path / "config.json", _json(config_file.to_plain(config)))
+        write_atomically(self.path / "config.json", _json(to_plain(config)))
 
     def config(self) -> Config:
         """What the run was asked to do."""
