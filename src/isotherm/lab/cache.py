@@ -42,6 +42,7 @@ def folder() -> Path:
     return home / "isotherm" / "lab"
 
 
+@cache
 def versions() -> dict[str, str]:
     """Versions of what a record depends on, as installed; nothing is imported to find out."""
     found = {"python": python_version()}
