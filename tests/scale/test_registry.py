@@ -155,6 +155,7 @@ def test_parse_words() -> None:
         pytest.param("-0.5", "scale: expected a finite number above 0", id="negative"),
         pytest.param("x-2", "factor: expected a finite number above 0", id="negative-factor"),
         pytest.param("per-head:0.125", "scale: expected a floating-point tensor", id="learned-from-a-number"),
+        pytest.param("8" * 400, "scale: expected a finite number above 0, got inf", id="400-digits"),
         pytest.param("sinks:1e308", "alpha: expected a number within ±3.4e+38, got 1e+308", id="beyond-float32"),
         pytest.param("cosine:-1e39", "logit_scale: expected a number within ±3.4e+38", id="below-float32"),
         pytest.param("1/d:none,17", "power: expected a number above 0, at most 16, got 17", id="huge-power"),
