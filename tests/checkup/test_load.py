@@ -6,9 +6,8 @@ import textwrap
 import pytest
 import torch
 
-from isotherm.checkup.batch import make_batch, picture, read_text, sound
+from isotherm.checkup.batch import PASSAGE, make_batch, picture, read_text, sound
 from isotherm.checkup.load import Loading, load
-from isotherm.checkup.passage import PASSAGE
 from isotherm.errors import InputError
 from tests.checkup.folders import bert_folder, change_config
 

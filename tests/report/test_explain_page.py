@@ -260,7 +260,8 @@ def test_the_words_of_the_two_pages_agree():
 
 def test_what_every_run_says_is_said_in_both_languages():
     said = re.findall(r'lang="(en|zh-CN)"[^>]*>(.*?)</(?:span|p|a|button)>', shell.asset("explain.html"))
-    assert len(said) == 2 * 18
+    assert len(said) == 2 * 23
+    assert re.findall("<dt>(.*?)</dt>", shell.asset("explain.html")) == list(words.DOCUMENTS)
     for (one, english), (other, chinese) in zip(said[::2], said[1::2], strict=True):
         assert (one, other) == ("en", "zh-CN")
         assert english

@@ -1,26 +1,19 @@
-"""Every key of a configuration as a table for a document, in either language."""
+"""Every key of a configuration, as a document should list it."""
 
 from dataclasses import fields
 from types import NoneType, UnionType
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
-from isotherm.language import Language, Text
 from isotherm.train.config import Config
 
-_HEAD = Text("| key | default | meaning |", "| 键 | 默认 | 含义 |")
 
-
-def table(language: Language) -> str:
-    """A Markdown table for each section, under its name."""
-    parts = []
-    for name, kind in get_type_hints(Config).items():
-        hints = get_type_hints(kind)
-        rows = [
-            f"| `{item.name}` | {_default(item.default)} | {item.metadata['text'].to(language)}{_choices(hints[item.name])} |"
-            for item in fields(kind)
-        ]
-        parts.append("\n".join([f"### `[{name}]`", _HEAD.to(language), "| --- | --- | --- |", *rows]))
-    return "\n\n".join(parts)
+def keys() -> list[tuple[str, str, str, str]]:
+    """Every key: its section, its name, its default and its choices, as a document's table shows them."""
+    return [
+        (section, item.name, _default(item.default), _choices(get_type_hints(kind)[item.name]))
+        for section, kind in get_type_hints(Config).items()
+        for item in fields(kind)
+    ]
 
 
 def _default(value: Any) -> str:

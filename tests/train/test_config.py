@@ -129,14 +129,6 @@ def test_only_keys_that_change_the_numbers_count_as_changed():
     assert changed(config, other) == ["model.rule", "run.seed"]
 
 
-def test_every_key_says_what_it_is_in_both_languages():
-    for table in (DataSettings, ModelSettings, OptimizerSettings, RunSettings):
-        for item in fields(table):
-            text = item.metadata["text"]
-            assert any("\u4e00" <= letter <= "\u9fff" for letter in text.zh)
-            assert text.en.isascii() or "·" in text.en or "√" in text.en
-
-
 @pytest.mark.parametrize(
     ("schedule", "wanted"),
     [

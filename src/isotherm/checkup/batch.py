@@ -3,6 +3,7 @@
 import codecs
 import sys
 from contextlib import nullcontext
+from importlib.resources import files
 from math import pi
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -11,10 +12,11 @@ import torch
 from torch import Tensor, nn
 
 from isotherm.checkup.load import Loaded, quiet
-from isotherm.checkup.passage import PASSAGE
 from isotherm.errors import InputError
 from isotherm.language import Text
 
+PASSAGE = (files(__package__) / "passage.txt").read_text(encoding="utf-8")
+"""The text a check-up reads when it is given none: our own, in both languages."""
 DECODER_TOKENS = 64
 READ_AT_MOST = 2**22
 BYTES_PER_TOKEN = 64

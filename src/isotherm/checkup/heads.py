@@ -91,11 +91,11 @@ def state(rows: int, invalid: int, gate: float | None, fraction: float | None, e
         return "invalid"
     if not rows:
         return "empty"
-    if excess > SINK.value:
+    if excess > SINK:
         return "sink"
-    if gate is not None and gate < SATURATED.value:
+    if gate is not None and gate < SATURATED:
         return "saturated"
-    return "diffuse" if fraction is not None and fraction > DIFFUSE.value else "balanced"
+    return "diffuse" if fraction is not None and fraction > DIFFUSE else "balanced"
 
 
 def _first_key_excess(stats: RowStats) -> list[float]:

@@ -13,28 +13,12 @@ class Threshold:
     reason: Text
 
 
-SATURATED = Threshold(
-    0.05,
-    Text(
-        "A median gate below 0.05: half the rows pass less than a twentieth of the gradient.",
-        "闸门中位数低于 0.05：一半的行只让不到二十分之一的梯度通过。",
-    ),
-)
-DIFFUSE = Threshold(
-    0.98,
-    Text(
-        "A median entropy above 98 % of ln n: the head hardly tells its keys apart.",
-        "熵的中位数超过 ln n 的 98 %：该头几乎不区分各个键。",
-    ),
-)
-SINK = Threshold(
-    0.3,
-    Text(
-        "More than 0.3 of the probability on the first key beyond its even share (attention sinks, Xiao et al. 2023,"
-        " arXiv:2309.17453).",
-        "第一个键的概率比均摊多出 0.3 以上（注意力汇聚，Xiao 等 2023，arXiv:2309.17453）。",
-    ),
-)
+SATURATED = 0.05
+"""A head whose median gate is below this: half its rows pass less than a twentieth of the gradient."""
+DIFFUSE = 0.98
+"""A head whose median entropy is above this part of ln n hardly tells its keys apart."""
+SINK = 0.3
+"""A head with more than this on the first key beyond its even share (attention sinks, Xiao et al. 2023, arXiv:2309.17453)."""
 LARGE = Threshold(
     100.0,
     Text("Kimi K2 clips logits at 100 (arXiv:2507.20534).", "Kimi K2 在 100 处裁剪 logits（arXiv:2507.20534）。"),

@@ -20,11 +20,6 @@ def errata(book: Book) -> Html:
     return join(lead, *found)
 
 
-def documents() -> Html:
-    """The documents' numbers and names."""
-    return join(*(join(tag("dt", name), tag("dd", both(text))) for name, text in words.DOCUMENTS.items()))
-
-
 def facts(book: Book) -> Html:
     """On what the claims were measured, and how to repeat that."""
     claims = list(book.claims())

@@ -10,7 +10,7 @@ from isotherm.report.draw import heatmap
 from isotherm.report.explain import words
 from isotherm.report.explain.book import Book, Chapter
 from isotherm.report.explain.claim import article
-from isotherm.report.explain.method import documents, errata, facts, runs
+from isotherm.report.explain.method import errata, facts, runs
 from isotherm.report.markup import Html, both, join, tag
 
 
@@ -30,7 +30,6 @@ def to_html(book: Book, language: Language | None = None) -> str:
         claims=join(*(_chapter(number, chapter) for number, chapter in enumerate(chapters, 1))),
         errata=errata(book),
         facts=facts(book),
-        documents=documents(),
         runs=runs(book),
     )
     return shell.fill(

@@ -15,28 +15,8 @@ VERDICTS: Final[dict[Verdict, Text]] = {
 }
 GLYPHS: Final[dict[Verdict, str]] = {"confirmed": "✔", "conditional": "◐", "refuted": "✖"}
 STYLES: Final[dict[Verdict, str]] = {"confirmed": "green", "conditional": "yellow", "refuted": "red"}
-DOCUMENTS: Final[dict[str, Text]] = {
-    "000": Text(
-        "An answer on Zhihu: why is attention in the Transformer scaled? (zhihu.com/question/339723385)",
-        "知乎回答：Transformer 中的 attention 为什么要 scaled？（zhihu.com/question/339723385）",
-    ),
-    "001": Text(
-        "Lecture notes, section 1.8: what normalisation does in the formula of self-attention, and why it is scaled",
-        "课程讲义 1.8 节：self-attention 公式中的归一化有什么作用，为什么要添加 scaled",
-    ),
-    "002": Text(
-        "Questions and answers: why self-attention divides by the square root of d",
-        "问答笔记：为什么在算自注意力的时候要除以根号 d",
-    ),
-    "003": Text(
-        "Notes on the Transformer: encoder and decoder, BERT, common questions",
-        "Transformer 笔记：编码器与解码器、BERT、常见问题",
-    ),
-    "004": Text(
-        "A blog post on what the scale of attention is for, against a textbook that says exploding gradients",
-        "博文：Attention 的 scale 有何作用，针对一本称其防止梯度爆炸的教材",
-    ),
-}
+DOCUMENTS: Final = ("000", "001", "002", "003", "004")
+"""The documents that claims name; `page/explain.html` lists their titles."""
 PAGE_TITLE: Final = Text("Why divide by √d? · isotherm", "为什么要除以 √d？· isotherm")
 STATEMENT: Final = Text("The documents say", "文档的说法")
 STATEMENT_OWN: Final = Text("The statement", "命题")
