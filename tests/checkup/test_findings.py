@@ -1,6 +1,7 @@
 """Each kind of bug is reported with its code at its layer, and what is legitimate is not."""
 
 from dataclasses import replace
+from math import log
 
 import pytest
 import torch
@@ -204,6 +205,10 @@ def test_a_scale_of_1_over_d_is_recognised_where_another_scale_is_declared():
     assert _likely(64**-0.5, declared=0.3, head_dim=64) == "1/d for 1/sqrt(d)"
 
 
+def test_the_scale_passed_is_the_kernels_default_where_none_was_passed():
+    assert [check(Attention(scale=scale)).layers[0].scale.passed for scale in (None, 0.5)] == [D**-0.5, 0.5]
+
+
 def test_context_says_what_keeps_the_entropy():
     torch.manual_seed(0)
     layer = Attention()
@@ -218,3 +223,5 @@ def test_context_says_what_keeps_the_entropy():
     sigma = float(context.message.en.split("σ = ")[1].split(")")[0])
     kept = gaussian_row(8192, sigma * context.factor).entropy
     assert kept == pytest.approx(gaussian_row(101, sigma).entropy, rel=0.02)
+    fractions = [gaussian_row(n, sigma).entropy / log(n) for n in (101, 8192)]
+    assert [context.entropy_fraction_now, context.entropy_fraction_then] == pytest.approx(fractions, rel=0.01)

@@ -341,3 +341,9 @@ def test_a_text_of_just_as_many_characters_as_are_read_at_first_is_read_whole():
     assert seen == [text]
     batches._encode(tokenizer, text + "度", 2)
     assert seen == [text, text, text + "度"]
+
+
+def test_an_input_may_be_as_large_as_the_limit_says():
+    batches._bound("image_size", 1, batches.LARGEST_INPUT)
+    with pytest.raises(InputError, match="image_size = 1 is too large"):
+        batches._bound("image_size", 1, batches.LARGEST_INPUT + 1)
