@@ -1,5 +1,6 @@
 """Each kind of bug is reported with its code at its layer, and what is legitimate is not."""
 
+import json
 from dataclasses import replace
 from math import log
 
@@ -155,7 +156,6 @@ def test_findings_explain_themselves_in_both_languages():
 
 
 def test_the_record_survives_json():
-    import json
 
     torch.manual_seed(0)
     record = isotherm.check(Model(Attention(), Attention(scale=1.0)), batch(), context=4096).record
@@ -225,3 +225,15 @@ def test_context_says_what_keeps_the_entropy():
     assert kept == pytest.approx(gaussian_row(101, sigma).entropy, rel=0.02)
     fractions = [gaussian_row(n, sigma).entropy / log(n) for n in (101, 8192)]
     assert [context.entropy_fraction_now, context.entropy_fraction_then] == pytest.approx(fractions, rel=0.01)
+
+
+def test_a_report_is_written_in_the_language_asked_for(tmp_path):
+    report = check(Attention())
+    assert report.to_html(str(tmp_path / "page.html")) == tmp_path / "page.html"
+    assert 'lang="en"' in (tmp_path / "page.html").read_text(encoding="utf-8")
+    report.to_html(tmp_path / "page.html", "zh")
+    assert 'lang="zh' in (tmp_path / "page.html").read_text(encoding="utf-8")
+    assert report.to_markdown() == report.to_markdown("en")
+    assert report.to_markdown("zh") != report.to_markdown("en")
+    assert json.loads(report.to_json(tmp_path / "report.json")) == report.to_dict()
+    assert json.loads((tmp_path / "report.json").read_text(encoding="utf-8")) == report.to_dict()
