@@ -32,7 +32,7 @@ from isotherm.scale import (
     parse,
     value,
 )
-from isotherm.scale.tables import explain
+from isotherm.scale.tables import atlas, explain
 
 ENTRIES = [pytest.param(entry, id=name) for name, entry in ATLAS.items()]
 CJK = re.compile(r"[\u4e00-\u9fff]")
@@ -222,3 +222,23 @@ def test_a_value_is_that_of_one_head_unless_told_otherwise() -> None:
     assert value(PerHead(torch.tensor([0.25])), 64, 128) == 0.25
     assert value(PerHead(torch.tensor([0.25, 0.25])), 64, 128, heads=2) == 0.25
     assert value(PerHead(torch.tensor([0.25, 0.5])), 64, 128, heads=2) is None
+
+
+def test_the_atlas_lists_every_rule_with_its_example_and_number() -> None:
+    lines = {line.name: line for line in atlas()}
+    assert list(lines) == [entry.name for entry in ATLAS.values()]
+    for entry in ATLAS.values():
+        line = lines[entry.name]
+        assert (line.formula, line.citation, line.where) == (entry.formula, entry.citation, entry.where)
+        example = entry.example
+        assert line.example == (entry.name if example is None else str(example))
+        assert line.multiplier_at_d64_n1024 == (None if example is None else value(example, 64, 1024))
+
+
+@pytest.mark.parametrize("entry", ENTRIES)
+def test_a_page_by_name_is_that_of_the_example(entry: Entry) -> None:
+    page = explain(entry.name)
+    example = entry.example
+    assert page.name == (entry.name if example is None else str(example))
+    assert entry.name in [line.name for line in page.rules]
+    assert page.multiplier == (() if example is None else explain(str(example)).multiplier)
