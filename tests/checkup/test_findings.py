@@ -1,11 +1,21 @@
 """Each kind of bug is reported with its code at its layer, and what is legitimate is not."""
 
+import json
+from dataclasses import replace
+from math import log
+
 import pytest
 import torch
+from torch import nn
 
 import isotherm
-from isotherm.checkup.findings import CODES
+from isotherm.checkup.declare import declared
+from isotherm.checkup.findings import CODES, _likely
+from isotherm.checkup.layers import LayerPlace
+from isotherm.checkup.measure import measure
+from isotherm.probe import probe
 from isotherm.record import SCHEMA, CheckRecord, from_plain, to_plain
+from isotherm.scale import InverseSqrt, LogN
 from tests.checkup.models import DIM, HEADS, Attention, Model, batch, trained
 
 QUICK = {"what_if": (), "compare": False}
@@ -146,7 +156,6 @@ def test_findings_explain_themselves_in_both_languages():
 
 
 def test_the_record_survives_json():
-    import json
 
     torch.manual_seed(0)
     record = isotherm.check(Model(Attention(), Attention(scale=1.0)), batch(), context=4096).record
@@ -158,9 +167,6 @@ def test_the_record_survives_json():
 
 
 def test_padding_queries_are_no_rows():
-    from isotherm.checkup.measure import measure
-    from isotherm.probe import probe
-
     torch.manual_seed(0)
     model = Model(Attention())
     with probe(model) as seen:
@@ -170,6 +176,37 @@ def test_padding_queries_are_no_rows():
     stats = measure(seen.captures[0], batch={"attention_mask": mask})
     assert stats.empty[1, :, :5].all()
     assert stats.empty.sum() == 5 * HEADS
+
+
+def test_padding_of_the_encoder_is_not_that_of_the_decoder():
+    torch.manual_seed(0)
+    model = Model(Attention())
+    with probe(model) as seen:
+        model(batch())
+    in_decoder = replace(seen.captures[0], name="decoder.layers.0")
+    padded = torch.ones(2, 23)
+    padded[1, :5] = 0
+    for given, empty in (
+        ({"attention_mask": padded}, 5 * HEADS),
+        ({"attention_mask": padded, "decoder_input_ids": padded.long()}, 0),
+        ({"decoder_attention_mask": padded}, 5 * HEADS),
+        ({"decoder_attention_mask": padded, "attention_mask": torch.ones(2, 23)}, 5 * HEADS),
+    ):
+        assert measure(in_decoder, batch=given).empty.sum() == empty
+
+
+def test_a_rule_of_the_models_own_declares_what_does_not_depend_on_the_query():
+    module = nn.Identity()
+    module.declares = InverseSqrt() * LogN(16)
+    assert declared(LayerPlace(module, None, 0, 64)).value == 0.125
+
+
+def test_a_scale_of_1_over_d_is_recognised_where_another_scale_is_declared():
+    assert _likely(64**-0.5, declared=0.3, head_dim=64) == "1/d for 1/sqrt(d)"
+
+
+def test_the_scale_passed_is_the_kernels_default_where_none_was_passed():
+    assert [check(Attention(scale=scale)).layers[0].scale.passed for scale in (None, 0.5)] == [D**-0.5, 0.5]
 
 
 def test_context_says_what_keeps_the_entropy():
@@ -186,3 +223,17 @@ def test_context_says_what_keeps_the_entropy():
     sigma = float(context.message.en.split("σ = ")[1].split(")")[0])
     kept = gaussian_row(8192, sigma * context.factor).entropy
     assert kept == pytest.approx(gaussian_row(101, sigma).entropy, rel=0.02)
+    fractions = [gaussian_row(n, sigma).entropy / log(n) for n in (101, 8192)]
+    assert [context.entropy_fraction_now, context.entropy_fraction_then] == pytest.approx(fractions, rel=0.01)
+
+
+def test_a_report_is_written_in_the_language_asked_for(tmp_path):
+    report = check(Attention())
+    assert report.to_html(str(tmp_path / "page.html")) == tmp_path / "page.html"
+    assert 'lang="en"' in (tmp_path / "page.html").read_text(encoding="utf-8")
+    report.to_html(tmp_path / "page.html", "zh")
+    assert 'lang="zh' in (tmp_path / "page.html").read_text(encoding="utf-8")
+    assert report.to_markdown() == report.to_markdown("en")
+    assert report.to_markdown("zh") != report.to_markdown("en")
+    assert json.loads(report.to_json(tmp_path / "report.json")) == report.to_dict()
+    assert json.loads((tmp_path / "report.json").read_text(encoding="utf-8")) == report.to_dict()

@@ -6,6 +6,7 @@ import shutil
 import time
 
 import pytest
+import torch
 
 from isotherm.checkup import batch as batches
 from isotherm.checkup.batch import make_batch, picture, read_text, sound
@@ -341,3 +342,29 @@ def test_a_picture_or_sound_without_end_is_refused():
         picture(transformers.ViTConfig(image_size=10**6))
     with pytest.raises(InputError, match="max_source_positions"):
         sound(transformers.WhisperConfig(max_source_positions=10**9), spectrum=True)
+
+
+def test_the_largest_number_is_ten_to_the_fifteenth():
+    check_sizes({"rope_theta": 10**15}, "config.json")
+    with pytest.raises(InputError, match="more than 1000000000000000 is refused"):
+        check_sizes({"rope_theta": 10**15 + 1}, "config.json")
+
+
+def test_a_text_of_just_as_many_characters_as_are_read_at_first_is_read_whole():
+    seen = []
+
+    def tokenizer(text, **options):
+        seen.append(text)
+        return {"input_ids": torch.zeros(1, 1)}
+
+    text = "温" * (batches.CHARACTERS_PER_TOKEN * 2)
+    batches._encode(tokenizer, text, 2)
+    assert seen == [text]
+    batches._encode(tokenizer, text + "度", 2)
+    assert seen == [text, text, text + "度"]
+
+
+def test_an_input_may_be_as_large_as_the_limit_says():
+    batches._bound("image_size", 1, batches.LARGEST_INPUT)
+    with pytest.raises(InputError, match="image_size = 1 is too large"):
+        batches._bound("image_size", 1, batches.LARGEST_INPUT + 1)

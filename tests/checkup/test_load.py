@@ -1,7 +1,9 @@
 """Models and texts that can be read, and every way in which they cannot."""
 
+import importlib
 import sys
 import textwrap
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -185,3 +187,29 @@ def test_the_embedded_model_is_the_published_one(monkeypatch):
     monkeypatch.setattr("isotherm.checkup.load.DEFAULT_SHA256", "0" * 64)
     with pytest.raises(InputError, match="not the published weights"):
         load(None, Loading())
+
+
+def test_the_sound_is_a_rising_tone_with_pauses():
+    from transformers import WhisperConfig
+
+    samples = sound(None, spectrum=False)[0]
+    tenths = [samples[start : start + 1500] for start in range(50, 16000, 1600)]
+    silent = [bool((tenth == 0).all()) for tenth in tenths]
+    assert silent == [False, False, False, False, True, False, False, False, False, True]
+    crossings = [int((tenth.sign().diff() != 0).sum()) for tenth in tenths if tenth.any()]
+    assert crossings == sorted(crossings)
+    assert crossings[0] == pytest.approx(2 * 230 * 1500 / 16000, abs=3)  # the tone's pitch is 200 + 600 t
+    spectrum = sound(WhisperConfig(num_mel_bins=20, max_source_positions=30), spectrum=True)[0]
+    highest = spectrum.argmax(0)
+    assert (highest[0], highest[-1]) == (0, 19)
+    assert bool((highest.diff() >= 0).all())
+
+
+@pytest.mark.parametrize(("platform", "unit"), [("linux", 2**10), ("darwin", 2**20)])
+def test_peak_memory_is_in_mebibytes_on_every_system(platform, unit, monkeypatch):
+    """Linux counts kibibytes, and macOS bytes."""
+    usage = SimpleNamespace(ru_maxrss=3 * unit)
+    examine = importlib.import_module("isotherm.checkup.examine")  # not the function of that name
+    monkeypatch.setattr("resource.getrusage", lambda _who: usage)
+    monkeypatch.setattr("sys.platform", platform)
+    assert examine._peak_mib() == 3.0

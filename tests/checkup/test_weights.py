@@ -2,15 +2,18 @@
 
 import json
 import shutil
+from types import SimpleNamespace
 
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
+from torch import nn
 
 from isotherm.checkup.batch import make_batch
 from isotherm.checkup.examine import examine
 from isotherm.checkup.load import Loading, load
 from isotherm.checkup.subject import ModelSource
+from isotherm.checkup.weights import _Grading, not_finite_weights
 from isotherm.cli import run
 from tests.checkup.folders import bert_folder, change_config
 
@@ -184,3 +187,25 @@ def test_another_hidden_size_is_an_error_and_not_a_traceback(copy, capsys):
     change_config(copy, hidden_size=64)
     assert run(["check", str(copy), "--what-if", "", "--tokens", "16", "--one-implementation"]) == 1
     assert "weights-mismatched" in capsys.readouterr().out
+
+
+def test_a_block_with_two_attentions_names_the_one_that_a_tensor_is_in():
+    block = nn.ModuleDict({name: nn.Linear(2, 2) for name in ("self_attn", "cross_attn", "mlp")})
+    model = nn.ModuleDict({"layers": nn.ModuleList([block])})
+    layers = [SimpleNamespace(index=at, name=f"layers.0.{name}") for at, name in enumerate(("self_attn", "cross_attn"))]
+    both, one = (_Grading(model, tuple(some), set()) for some in (layers, layers[1:]))
+    assert both.layer(["layers.0.cross_attn.weight", "layers.0.cross_attn.bias"]) == 1
+    assert both.layer(["layers.0.self_attn.weight"]) == 0
+    assert both.layer(["layers.0.mlp.weight"]) is None
+    assert one.layer(["layers.0.mlp.weight"]) == 1
+    assert both.lost("a_tensor_that_the_model_does_not_have") == "note"
+
+
+def test_weights_that_are_not_finite():
+    model = nn.Linear(2, 2)
+    model.register_buffer("mask", torch.tensor([0.0, -torch.inf]))
+    assert not_finite_weights(model) == ()
+    model.register_buffer("table", torch.tensor([0.0, torch.nan]))
+    with torch.no_grad():
+        model.bias[1] = torch.inf
+    assert not_finite_weights(model) == ("bias", "table")

@@ -1,6 +1,7 @@
 """Run the fuzzer: `python -m tests.fuzz --count 100000 --seconds 300`. Exit code 1 if anything was found."""
 
 import argparse
+import gc
 import os
 import re
 import resource
@@ -32,6 +33,9 @@ def main() -> int:
     with tempfile.TemporaryDirectory(dir=room) as made:
         os.environ |= examples.environment(made)
         (Path(made) / "hf").mkdir()
+        for make in examples.BASES.values():
+            make()
+        gc.freeze()  # collections need not look at torch and transformers again
         for number in range(asked.count):
             if time.monotonic() - started > asked.seconds:
                 break

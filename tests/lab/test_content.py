@@ -96,3 +96,8 @@ def test_words_that_claims_share_are_in_both_languages_and_used(module):
     source = (folder / "__init__.py").read_text(encoding="utf-8")
     made = {"task-align", "task-translation", *(f"{what} {rule}" for what in ("gate", "entropy") for rule in rules())}
     assert [name for name in en if f'"{name}"' not in source and name not in made] == []
+
+
+def test_topics_are_told_in_both_languages_in_the_order_of_the_claims():
+    assert [topic.id for topic in claims.TOPICS] == list(claims.ORDER)
+    assert all(topic.title.en != topic.title.zh and topic.lead.en != topic.lead.zh for topic in claims.TOPICS)

@@ -194,12 +194,8 @@ def run(mutants: list[Mutant], tests: dict[str, Test], made: Path) -> None:
         while waiting and len(running) < WORKERS:
             mutant = waiting.pop(0)
             function = mutant.change.function and (str(mutant.path), mutant.change.function)
-            files = {
-                name.partition("::")[0] for name, test in tests.items() if not function or function in test.functions
-            }
-            if not files:
-                mutant.outcome = "never run"
-                continue
+            calling = [name for name, test in tests.items() if function in test.functions]
+            files = {name.partition("::")[0] for name in calling or tests}  # what no test calls may run while importing
             seconds = sum(test.seconds for name, test in tests.items() if name.partition("::")[0] in files)
             pid = fork(partial(attempt, mutant, tests, function, files), made / f"{mutant.number}.txt")
             running[pid] = mutant, time.monotonic(), 6 * seconds + PATIENCE
@@ -262,13 +258,11 @@ def report(mutants: list[Mutant]) -> None:
     print(f"\n{'part':10}{'mutants':>9}{'killed':>9}{'timeouts':>9}{'survived':>9}")
     for part in [*dict.fromkeys(mutant.part for mutant in mutants), "all"]:
         own = Counter(mutant.outcome for mutant in mutants if part in (mutant.part, "all"))
-        left = own["survived"] + own["never run"]
-        print(
-            f"{part:10}{own.total():9}{own['killed']:9}{own['timeout']:9}{left:9}   {1 - left / own.total():.0%} caught"
-        )
+        caught = f"{1 - own['survived'] / own.total():.0%} caught"
+        print(f"{part:10}{own.total():9}{own['killed']:9}{own['timeout']:9}{own['survived']:9}   {caught}")
     for mutant in mutants:
-        if mutant.outcome in ("survived", "never run"):
-            print(f"\n{mutant}" + ("\n     (no test calls this function)" if mutant.outcome == "never run" else ""))
+        if mutant.outcome == "survived":
+            print(f"\n{mutant}")
 
 
 def arguments() -> argparse.Namespace:

@@ -1,12 +1,13 @@
 """Which keys a query sees: blocks, counts and the whole matrix agree, and no more memory or work is spent than needed."""
 
+from dataclasses import replace
 from itertools import product
 
 import pytest
 import torch
 
 from isotherm import attention
-from isotherm.ops import Visibility, blockwise
+from isotherm.ops import Problem, Visibility, blockwise, statistics_at
 from isotherm.scale import InverseSqrt, LogN
 from tests.ops.watch import LargestTensor
 
@@ -70,3 +71,14 @@ def test_the_first_and_the_last_row_may_be_asked_for():
     whole, two = (attention(q, q, q, stats=True, rows=rows).stats for rows in (None, torch.tensor([4, 0])))
     assert two.rows.tolist() == [0, 4]
     torch.testing.assert_close(two.entropy, whole.entropy[:, :, [0, 4]])
+
+
+@pytest.mark.parametrize("rows", [None, torch.tensor([1, 4])], ids=["all", "some"])
+def test_statistics_at_several_scales_are_those_at_each(rows):
+    g = torch.Generator().manual_seed(0)
+    q, k = (torch.randn(1, 2, 6, 3, generator=g, dtype=torch.float64) for _ in range(2))
+    problem = Problem(q, k, k, Visibility(torch.arange(6), 6, causal=True), 0.7)
+    for scale, stats in zip((0.5, 2.0), statistics_at(problem, [0.5, 2.0], rows), strict=True):
+        whole = blockwise.statistics(replace(problem, scale=scale))
+        torch.testing.assert_close(stats.entropy, whole.entropy if rows is None else whole.entropy[:, :, rows])
+        assert (stats.rows, stats.total_rows) == ((None, None) if rows is None else (rows, 6))

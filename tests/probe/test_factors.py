@@ -221,6 +221,22 @@ def test_a_projection_without_a_module_is_named_after_its_weight():
     assert seen.captures[0].k_factor.source == "layer.w"
 
 
+def test_a_bias_before_the_weight_is_not_taken_for_it():
+    class Bare(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.b = nn.Parameter(torch.randn(9 * DIM))
+            self.w = nn.Parameter(torch.randn(WIDTH, 9 * DIM))
+
+        def forward(self, x: Tensor) -> Tensor:
+            projected = torch.addmm(self.b, x.flatten(0, 1), self.w).unflatten(0, x.shape[:2])
+            return F.scaled_dot_product_attention(*side_by_side(projected))
+
+    with probe(model := Bare()) as seen:
+        model(states())
+    assert seen.captures[0].k_factor.source == ".w"
+
+
 def test_projections_one_module_up_are_found():
     class CoreAttention(nn.Module):
         def forward(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:

@@ -82,6 +82,19 @@ def scaled_mask(q: Tensor, k: Tensor) -> Tensor:
     return torch.softmax(0.2 * (q @ k.mT + ALIBI) - 1e30 * hidden, -1)
 
 
+def by_keyword(q: Tensor, k: Tensor) -> Tensor:
+    return ((q @ k.mT) * 0.3).masked_fill(~CAUSAL, value=-1e9).softmax(-1)
+
+
+def one_key_head(q: Tensor, k: Tensor) -> Tensor:
+    return (torch.einsum("bhid,bjd->bhij", q, k[:, 0]) * 0.3).softmax(-1)
+
+
+def baddbmm_without_alpha(q: Tensor, k: Tensor) -> Tensor:
+    s = torch.baddbmm(ALIBI.repeat(2, 1, 1), q.flatten(0, 1), k.flatten(0, 1).mT)
+    return s.view(2, HEADS, TOKENS, TOKENS).softmax(-1)
+
+
 def method_where(q: Tensor, k: Tensor) -> Tensor:
     return (q @ k.mT).mul(0.3).where(CAUSAL, torch.tensor(-1e9)).softmax(-1)
 
@@ -96,12 +109,16 @@ SEEN = [
     (grouped, 0.3, 1.0),
     (scaled_mask, 0.2, 1.0),
     (method_where, 0.3, 1.0),
+    (by_keyword, 0.3, 1.0),
+    (one_key_head, 0.3, 1.0),
+    (baddbmm_without_alpha, 1.0, 1.0),
     (lambda q, k: nn.Softmax(-1)(q @ k.mT), 1.0, 1.0),
     (lambda q, k: F.softmax((q / sqrt(DIM)) @ k.mT + ALIBI, -1), 1.0, 1 / sqrt(DIM)),
     (lambda q, k: torch.softmax((q * DIM**-0.25) @ (k * DIM**-0.25).mT, -1), 1.0, DIM**-0.25),
     (lambda q, k: torch.matmul(q, k.mT).div(torch.tensor(3.0)).clamp(min=-1e4).float().softmax(-1), 1 / 3, 1.0),
 ]
 NAMES = ["in-place", "flat", "baddbmm", "stable", "capped", "per-head", "grouped", "scaled-mask", "method-where",
+         "by-keyword", "one-key-head", "baddbmm-without-alpha",
          "module", "scaled-query", "quarter-roots", "tensor-divisor"]  # fmt: skip
 
 

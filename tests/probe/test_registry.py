@@ -20,7 +20,7 @@ def attend(module: nn.Module, query: Tensor, key: Tensor, value: Tensor, attenti
     """What a flash kernel computes, written out: causal from the bottom right, a window, a padding mask, a sink."""
     rows, keys = query.shape[2], key.shape[2]
     group = query.shape[1] // key.shape[1]
-    s = query @ key.repeat_interleave(group, 1).mT * options.get("scaling", DIM**-0.5)
+    s = query @ key.repeat_interleave(group, 1).mT * (options.get("scaling") or DIM**-0.5)
     offset = torch.arange(keys) - (torch.arange(rows).view(-1, 1) + keys - rows)
     seen = torch.ones(rows, keys, dtype=torch.bool)
     if options.get("is_causal", True):
@@ -47,7 +47,8 @@ class Caller(nn.Module):
         from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
         q = k.repeat_interleave(2, 1)[:, :, -self.rows :] * 1.5
-        return ALL_ATTENTION_FUNCTIONS[self.name](self, q, k, k.cos(), scaling=0.3, **self.options)[0]
+        options = {"scaling": 0.3, **self.options}
+        return ALL_ATTENTION_FUNCTIONS[self.name](self, q, k, k.cos(), **options)[0]
 
 
 @pytest.fixture
@@ -77,6 +78,48 @@ def test_flash(rows: int, window: int | None, mask: Tensor | None):
     truth = -torch.special.xlogy(model.kept, model.kept).double().sum(-1)
     torch.testing.assert_close(stats.entropy[~stats.empty], truth[~stats.empty], rtol=0, atol=1e-5)
     assert torch.equal(stats.empty, model.kept.isnan().any(-1))
+
+
+def counted(calls: list[str], function: Any) -> Any:
+    def call(module: nn.Module, query: Tensor, key: Tensor, value: Tensor, attention_mask: Any, **options: Any) -> Any:
+        calls.append("run")
+        return function(module, query, key, value, attention_mask, **options)
+
+    return call
+
+
+def test_without_a_scale_the_default_is_assumed_and_the_function_runs_once(monkeypatch: pytest.MonkeyPatch):
+    from transformers.modeling_utils import AttentionInterface
+
+    calls: list[str] = []
+    monkeypatch.setitem(AttentionInterface._global_mapping, "flash_attention_2", counted(calls, attend))
+    with probe(model := Caller(7, attention_mask=None, scaling=None)) as seen:
+        model(torch.randn(BATCH, KEY_HEADS, 7, DIM))
+    (capture,) = seen.captures
+    assert (capture.passed, capture.problem.scale) == (None, pytest.approx(DIM**-0.5))
+    assert calls == ["run"]
+
+
+def biased(module: nn.Module, query: Tensor, key: Tensor, value: Tensor, attention_mask: Any, **options: Any) -> Any:
+    """Attention with a bias that was made for a longer cache."""
+    k, v = (x.repeat_interleave(2, 1) for x in (key, value))
+    s = query @ k.mT * options["scaling"] + options["position_bias"][..., : key.shape[2]]
+    return (s.softmax(-1) @ v).transpose(1, 2), None
+
+
+def test_a_bias_longer_than_the_keys_is_cut(monkeypatch: pytest.MonkeyPatch):
+    from transformers.modeling_utils import AttentionInterface
+
+    calls: list[str] = []
+    monkeypatch.setitem(AttentionInterface._global_mapping, "eager_of_ours", counted(calls, biased))
+    bias = torch.randn(1, HEADS, 7, 11, generator=torch.Generator().manual_seed(2))
+    model = Caller(7, attention_mask=None, position_bias=bias, is_causal=False)
+    model.name = "eager_of_ours"
+    with probe(model) as seen:
+        model(torch.randn(BATCH, KEY_HEADS, 7, DIM))
+    (capture,) = seen.captures
+    assert torch.equal(capture.problem.bias, bias[..., :7])
+    assert calls == ["run"]
 
 
 @pytest.mark.usefixtures("flash")

@@ -4,7 +4,22 @@ import pytest
 import torch
 
 from isotherm.errors import ArgumentError
-from isotherm.scale import Cosine, PerDim, PerHead, Rule, ScalableSoftmax, Sinks, Site, value
+from isotherm.scale import (
+    Cosine,
+    InverseSqrt,
+    LogN,
+    PerDim,
+    PerHead,
+    QKNorm,
+    Relative,
+    Rule,
+    ScalableSoftmax,
+    Sigmoid,
+    Sinks,
+    Site,
+    SoftCap,
+    value,
+)
 
 BATCH, HEADS, QUERIES, DIM = 2, 3, 5, 7
 
@@ -95,3 +110,50 @@ def test_wrong_tensors_are_named(build: type[Rule], argument: str) -> None:
 def test_a_number_is_not_a_learned_tensor(build: type[Rule]) -> None:
     with pytest.raises(ArgumentError, match="floating-point tensor"):
         build(0.125)  # type: ignore[call-arg]
+
+
+STARTS = {
+    InverseSqrt(): {},
+    PerHead(): {"scale": [DIM**-0.5] * HEADS},
+    PerDim(): {"weight": [0.0] * DIM},
+    Sinks(0.3): {"alpha": [0.3] * HEADS},
+    ScalableSoftmax(0.5): {"s": [0.5] * HEADS},
+    QKNorm(): {"q_gain": [1.0] * DIM, "k_gain": [1.0] * DIM},
+    QKNorm(over="width"): {"q_gain": [1.0] * (HEADS * DIM), "k_gain": [1.0] * (HEADS * DIM)},
+    PerHead() * Sinks(0.3): {"scale": [DIM**-0.5] * HEADS, "alpha": [0.3] * HEADS},
+}
+
+
+@pytest.mark.parametrize(("rule", "expected"), STARTS.items(), ids=str)
+def test_what_a_model_trains_and_where_it_starts(rule: Rule, expected: dict[str, list[float]]) -> None:
+    learned = rule.learns(HEADS, DIM)
+    assert {name: tensor.tolist() for name, tensor in learned.items()} == {
+        name: pytest.approx(numbers) for name, numbers in expected.items()
+    }
+
+
+def test_a_tensor_that_a_rule_holds_is_where_it_starts_and_is_copied() -> None:
+    held = torch.tensor([0.1, 0.2, 0.3], requires_grad=True)
+    for rule, name in ((PerHead(held), "scale"), (Sinks(held), "alpha"), (ScalableSoftmax(held), "s")):
+        start = rule.learns(HEADS, DIM)[name]
+        assert torch.equal(start, held)
+        assert not start.requires_grad
+        start.zero_()
+    assert held.tolist() == pytest.approx([0.1, 0.2, 0.3])
+
+
+@pytest.mark.parametrize(
+    ("rule", "expected"),
+    [
+        (InverseSqrt(), 0.125),
+        (InverseSqrt() * Relative(2.0), 0.25),
+        (PerHead(), None),
+        (LogN(16), None),
+        (SoftCap(5.0), None),
+        (QKNorm(), None),
+        (Sigmoid(), None),
+    ],
+    ids=str,
+)
+def test_a_rule_that_is_one_fixed_number(rule: Rule, expected: float | None) -> None:
+    assert rule.number(64, 3) == expected

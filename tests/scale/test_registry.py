@@ -32,7 +32,7 @@ from isotherm.scale import (
     parse,
     value,
 )
-from isotherm.scale.tables import explain
+from isotherm.scale.tables import atlas, explain
 
 ENTRIES = [pytest.param(entry, id=name) for name, entry in ATLAS.items()]
 CJK = re.compile(r"[\u4e00-\u9fff]")
@@ -155,6 +155,7 @@ def test_parse_words() -> None:
         pytest.param("-0.5", "scale: expected a finite number above 0", id="negative"),
         pytest.param("x-2", "factor: expected a finite number above 0", id="negative-factor"),
         pytest.param("per-head:0.125", "scale: expected a floating-point tensor", id="learned-from-a-number"),
+        pytest.param("8" * 400, "scale: expected a finite number above 0, got inf", id="400-digits"),
         pytest.param("sinks:1e308", "alpha: expected a number within ±3.4e+38, got 1e+308", id="beyond-float32"),
         pytest.param("cosine:-1e39", "logit_scale: expected a number within ±3.4e+38", id="below-float32"),
         pytest.param("1/d:none,17", "power: expected a number above 0, at most 16, got 17", id="huge-power"),
@@ -221,3 +222,23 @@ def test_a_value_is_that_of_one_head_unless_told_otherwise() -> None:
     assert value(PerHead(torch.tensor([0.25])), 64, 128) == 0.25
     assert value(PerHead(torch.tensor([0.25, 0.25])), 64, 128, heads=2) == 0.25
     assert value(PerHead(torch.tensor([0.25, 0.5])), 64, 128, heads=2) is None
+
+
+def test_the_atlas_lists_every_rule_with_its_example_and_number() -> None:
+    lines = {line.name: line for line in atlas()}
+    assert list(lines) == [entry.name for entry in ATLAS.values()]
+    for entry in ATLAS.values():
+        line = lines[entry.name]
+        assert (line.formula, line.citation, line.where) == (entry.formula, entry.citation, entry.where)
+        example = entry.example
+        assert line.example == (entry.name if example is None else str(example))
+        assert line.multiplier_at_d64_n1024 == (None if example is None else value(example, 64, 1024))
+
+
+@pytest.mark.parametrize("entry", ENTRIES)
+def test_a_page_by_name_is_that_of_the_example(entry: Entry) -> None:
+    page = explain(entry.name)
+    example = entry.example
+    assert page.name == (entry.name if example is None else str(example))
+    assert entry.name in [line.name for line in page.rules]
+    assert page.multiplier == (() if example is None else explain(str(example)).multiplier)

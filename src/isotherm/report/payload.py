@@ -280,7 +280,7 @@ def _head_what_if(replayed: list[dict[int, WhatIfLayer]], layer: int, head: int)
     rows = []
     for rule in replayed:
         at = rule.get(layer)
-        known = at is not None and 0 <= head < len(at.head_gate)
+        known = at is not None and 0 <= head < min(len(at.head_gate), len(at.head_entropy))
         rows.append(_per_mille((at.head_gate[head], at.head_entropy[head])) if at is not None and known else [])
     return rows
 

@@ -5,6 +5,7 @@
 
 from dataclasses import dataclass, fields
 from difflib import get_close_matches
+from math import isfinite
 
 from isotherm.errors import ArgumentError
 from isotherm.language import Text
@@ -169,6 +170,7 @@ def _number(word: str) -> int | float | None:
     try:
         if slash:
             return float(top) / float(bottom)
-        return int(word) if word.lstrip("+-").isdigit() else float(word)
+        number = float(word)  # of 400 digits: inf
+        return int(word) if word.lstrip("+-").isdigit() and isfinite(number) else number
     except (ValueError, ZeroDivisionError):
         return None

@@ -109,7 +109,7 @@ def _distribution(name: str, where: Path | None) -> Distribution:
         try:
             called = package.metadata["Name"] or ""
         except UnicodeDecodeError:
-            damaged = damaged or getattr(package, "_path", where)
+            damaged = damaged or getattr(package, "_path", None) or where
             continue
         if sub(r"[-_.]+", "-", called).lower() == wanted:
             return package

@@ -31,77 +31,34 @@ class Topic:
     claims: tuple[str, ...]
 
 
-TOPICS = (
-    Topic(
-        "softmax",
-        Text("The softmax", "softmax 本身"),
-        Text(
-            "What happens to a softmax, and to its derivative, when its inputs grow.",
-            "输入变大时，softmax 和它的导数会怎样。",
-        ),
-        ("softmax-saturates", "a-a-2a", "jacobian", "one-hot-kills-gradient"),
+ORDER = {
+    "softmax": ("softmax-saturates", "a-a-2a", "jacobian", "one-hot-kills-gradient"),
+    "dot-product": ("dot-variance", "variance-is-sqrt-d", "sqrt-is-the-right-power"),
+    "gradient": ("ten-draws", "jacobian-at-high-variance", "vanishing-not-exploding", "mean-versus-quantile"),
+    "additive": (
+        "additive-needs-no-scale",
+        "bounded-inputs",
+        "additive-versus-dot-cost",
+        "additive-wins-at-large-d",
+        "scaling-restores-it",
     ),
-    Topic(
-        "dot-product",
-        Text("The dot product", "点积"),
-        Text(
-            "How far the scores q·k spread, and which power of the dimension brings them back.",
-            "q·k 得分散布得多开，以及除以维度的几次方才能把它收回来。",
-        ),
-        ("dot-variance", "variance-is-sqrt-d", "sqrt-is-the-right-power"),
-    ),
-    Topic(
-        "gradient",
-        Text("The gradient", "梯度"),
-        Text(
-            "Does it vanish, does it explode, and for which rows? The documents' own examples, drawn again many times.",
-            "梯度消失还是爆炸，发生在哪些行上？把各文档自己的例子反复抽样再看。",
-        ),
-        ("ten-draws", "jacobian-at-high-variance", "vanishing-not-exploding", "mean-versus-quantile"),
-    ),
-    Topic(
-        "additive",
-        Text("Adding or multiplying", "相加还是相乘"),
-        Text(
-            "Additive attention beside dot-product attention: spread, cost, and what training makes of both.",
-            "加性注意力与点积注意力的对照：散布、代价，以及训练的结果。",
-        ),
-        (
-            "additive-needs-no-scale",
-            "bounded-inputs",
-            "additive-versus-dot-cost",
-            "additive-wins-at-large-d",
-            "scaling-restores-it",
-        ),
-    ),
-    Topic(
-        "transformer",
-        Text("Around attention", "注意力之外"),
-        Text(
-            "What else the documents say: the classifier's softmax, long paths, parallel training, heads, and the models.",
-            "各文档的其他说法：分类器的 softmax、长路径、并行训练、多头，以及这些模型。",
-        ),
-        ("cross-entropy-is-safe", "constant-path", "parallel", "heads-differ", "encoder-decoder", "bert"),
-    ),
-    Topic(
-        "other-scales",
-        Text("Other ways to set the temperature", "设定温度的其他办法"),
-        Text(
-            "A factor of log n for long contexts, and a smaller initialisation in place of a scale.",
-            "长上下文用的 log n 因子，以及用更小的初始化代替缩放。",
-        ),
-        ("entropy-invariance", "init-instead-of-scale"),
-    ),
-    Topic(
-        "beyond",
-        Text("Beyond the documents", "文档之外"),
-        Text(
-            "Where exactly the softmax freezes, and where a trained model stands.",
-            "softmax 究竟在哪里冻结，训练好的模型又处在哪里。",
-        ),
-        ("freezing", "trained-model"),
-    ),
-)
+    "transformer": ("cross-entropy-is-safe", "constant-path", "parallel", "heads-differ", "encoder-decoder", "bert"),
+    "other-scales": ("entropy-invariance", "init-instead-of-scale"),
+    "beyond": ("freezing", "trained-model"),
+}
+"""The claims of each topic. Titles and leads of topics are in `en.md` and `zh.md` beside this file."""
+
+
+def _topics() -> tuple[Topic, ...]:
+    pages = ((Path(__file__).parent / f"{language}.md").read_text(encoding="utf-8") for language in LANGUAGES)
+    told = [re.findall(r"^## (\S+)\n(.+)\n\n(.+)$", page, re.M) for page in pages]
+    return tuple(
+        Topic(one[0], Text(one[1], other[1]), Text(one[2], other[2]), ORDER[one[0]])
+        for one, other in zip(*told, strict=True)
+    )
+
+
+TOPICS = _topics()
 CLAIMS = tuple(claim for topic in TOPICS for claim in topic.claims)
 
 

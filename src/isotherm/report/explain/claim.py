@@ -1,6 +1,7 @@
 """One claim on the page: what was asked, why it should be so, what was measured, and what came of it."""
 
 from collections.abc import Iterator
+from itertools import count
 from string import ascii_lowercase
 
 from isotherm.record import Figure, Heatmap, Measured, Timed
@@ -20,7 +21,8 @@ def article(timed: Timed, number: str) -> Html:
     if timed.timings:
         tables += [both(words.TIMES, "p", class_="quiet"), _numbers(timed, timed.timings)]
     several = len(drawings(timed)) > 1
-    labels = iter([f"{number}{letter if several else ''}" for letter in ascii_lowercase])
+    letters = (letter * times for times in count(1) for letter in ascii_lowercase)  # a … z, aa … zz
+    labels = (f"{number}{letter if several else ''}" for letter in letters)
     return tag(
         "article",
         _head(timed),
