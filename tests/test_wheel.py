@@ -57,7 +57,7 @@ def test_its_metadata_names_the_licence_and_only_extras_that_exist(wheel, conten
         text = archive.read(metadata).decode()
     assert "\nLicense-Expression: Apache-2.0\n" in text
     extras = {line.split(": ")[1] for line in text.splitlines() if line.startswith("Provides-Extra: ")}
-    assert extras == {"hf", "demo", "gpu", "plots", "train", "ray", "dev"}
+    assert extras == {"hf", "demo", "explain", "gpu", "plots", "train", "ray", "dev"}
 
 
 def test_it_runs_without_the_source_tree(wheel, tmp_path):
