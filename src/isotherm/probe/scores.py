@@ -28,7 +28,7 @@ class Scores:
     q: Tensor
     k: Tensor
     lead: tuple[int, ...]
-    factor: float = 1.0
+    factor: float
     per_head: tuple[Tensor, ...] = ()
     cap: float | None = None
     added: tuple[tuple[float, Tensor], ...] = ()
