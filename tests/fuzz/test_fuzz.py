@@ -12,7 +12,7 @@ from tests.fuzz.case import Case, findings
 from tests.fuzz.targets import TARGETS
 
 KNOWN = sorted((Path(__file__).parent / "cases").glob("*.json"))
-COUNTS = {"runs": 6, "models": 6, "stores": 1}
+COUNTS = {"runs": 20, "models": 20}
 """Cases of a slice, where they are slower than a few milliseconds each."""
 
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from isotherm.language import Text
-from isotherm.record import Figure, Line
+from isotherm.record import Figure, Heatmap, Line
 from isotherm.record import claim as claim_records
 from isotherm.report.draw import svg
 from isotherm.report.draw import terminal as plot
@@ -337,3 +337,23 @@ def test_every_field_of_the_documents_is_documented(name):
     for kind in (*vars(claim_records).values(), Book, Chapter, Missing):
         for field in getattr(kind, "__dataclass_fields__", {}):
             assert f"`{field}`" in text or f"`{field}[]`" in text or kind is Text, f"{kind.__name__}.{field}"
+
+
+EXTREMES = (5e-324, 1e-320, 1e-160, 1e-140, 1.0, 1e140, 1e308)
+
+
+@pytest.mark.parametrize("log", [False, True], ids=["linear", "logarithmic"])
+@pytest.mark.parametrize("low", [0.0, -1e308, *EXTREMES])
+@pytest.mark.parametrize("high", EXTREMES)
+def test_numbers_near_the_limits_of_float64_are_drawn(low, high, log):
+    line = Line(Text("a", "甲"), (low, 1.0, high), (high, 1.0, low))
+    for bars in (False, True):
+        figure = Figure("f", line.name, line.name, line.name, (line,), x_log=log, y_log=log, bars=bars)
+        assert svg.draw(figure, "en").startswith("<svg")
+    grid = Heatmap("h", *[line.name] * 4, (low, high), (low, high), ((low, high), (high, low)), line)
+    assert svg.draw(grid, "en").startswith("<svg")
+
+
+def test_pictures_beyond_the_alphabet_have_labels():
+    many = claims.timed(figures=tuple(claims.curves(f"c{number}") for number in range(60)))
+    assert "1.1bb" in page.to_html(claims.book(many), "en")

@@ -1,6 +1,7 @@
 """The atlas is complete and in both languages; a typed rule is read or refused with a reason."""
 
 import re
+from contextlib import suppress
 from math import log, sqrt
 
 import pytest
@@ -156,6 +157,7 @@ def test_parse_words() -> None:
         pytest.param("x-2", "factor: expected a finite number above 0", id="negative-factor"),
         pytest.param("per-head:0.125", "scale: expected a floating-point tensor", id="learned-from-a-number"),
         pytest.param("8" * 400, "scale: expected a finite number above 0, got inf", id="400-digits"),
+        pytest.param("1e39", "scale: expected a number within ±3.4e+38, got 1e+39", id="scale-beyond-float32"),
         pytest.param("sinks:1e308", "alpha: expected a number within ±3.4e+38, got 1e+308", id="beyond-float32"),
         pytest.param("cosine:-1e39", "logit_scale: expected a number within ±3.4e+38", id="below-float32"),
         pytest.param("1/d:none,17", "power: expected a number above 0, at most 16, got 17", id="huge-power"),
@@ -165,6 +167,21 @@ def test_parse_words() -> None:
 def test_parse_says_why_not(text: str, why: str) -> None:
     with pytest.raises(ArgumentError, match=re.escape(why)):
         parse(text)
+
+
+LARGE = ("100000000000000000000", "1e38", "100000000000000000000000000000000000000", "1e-320")
+
+
+@pytest.mark.parametrize("name", ATLAS)
+@pytest.mark.parametrize("large", LARGE)
+def test_a_rule_with_large_numbers_is_refused_or_has_a_value(name: str, large: str) -> None:
+    """Whole numbers beyond 2^63 must not reach PyTorch, nor squares overflow."""
+    for count in range(1, 6):
+        for place in range(count):
+            values = ["2"] * count
+            values[place] = large
+            with suppress(ArgumentError):
+                value(parse(f"{name}:{','.join(values)}"), 64, 1024)
 
 
 @pytest.mark.parametrize(

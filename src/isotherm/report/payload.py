@@ -304,4 +304,4 @@ def _detail(place: int, head: HeadStats) -> list[Any]:
 
 
 def _per_mille(values: tuple[float | None, ...]) -> list[int | None]:
-    return [None if value is None or not isfinite(value) else round(value * 1000) for value in values]
+    return [None if value is None or not isfinite(value * 1000) else round(value * 1000) for value in values]

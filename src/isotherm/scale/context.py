@@ -64,7 +64,7 @@ class ScalableSoftmax(Rule):
 
     def resolve(self, site: Site) -> Resolved:
         """[B or 1, Hq or 1, T, 1]. 0 for a query with one key, whose weight is 1 at any scale."""
-        s = vector("s", self.s, site.heads).view(-1, 1, 1) if isinstance(self.s, Tensor) else self.s
+        s = vector("s", self.s, site.heads).view(-1, 1, 1) if isinstance(self.s, Tensor) else float(self.s)
         return Resolved(multiplier=s * log_visible(site))
 
     def learns(self, heads: int, head_dim: int) -> dict[str, Tensor]:  # noqa: ARG002
@@ -132,4 +132,4 @@ def log_visible(site: Site) -> Tensor:
 
 
 def _staircase(positions: Tensor, step: float, rise: float) -> Tensor:
-    return (1 + rise * (precise(positions) / step).floor().log1p()).unsqueeze(-1)
+    return (1 + float(rise) * (precise(positions) / float(step)).floor().log1p()).unsqueeze(-1)

@@ -60,7 +60,7 @@ class YaRN(Rule):
             m = yarn_mscale(self.factor, self.mscale) / yarn_mscale(self.factor, self.mscale_all_dim)
         else:
             m = yarn_mscale(self.factor)
-        return Resolved(multiplier=_on_rotary(m * m, self.rotary_dims, site))
+        return Resolved(multiplier=_on_rotary(float(m * m), self.rotary_dims, site))
 
 
 @dataclass(frozen=True)
@@ -100,7 +100,7 @@ class LongRoPE(Rule):
         m = self.attention_factor
         if m is None:
             m = sqrt(1 + log(max(self.factor, 1)) / log(self.original_length))
-        return Resolved(multiplier=_on_rotary(m * m, self.rotary_dims, site))
+        return Resolved(multiplier=_on_rotary(float(m * m), self.rotary_dims, site))
 
 
 @dataclass(frozen=True)

@@ -256,16 +256,19 @@ def value(rule: Rule, head_dim: int, keys: int, heads: int = 1) -> float | None:
 
 
 def positive(argument: str, value: object) -> float:
-    """Return the value if it is a finite number above zero, else raise an `ArgumentError`."""
+    """Return the value if it is a number above zero that float32 holds, else raise an `ArgumentError`."""
     if not (isinstance(value, (int, float)) and 0 < value <= float_info.max):
         raise ArgumentError(argument, Text("a finite number above 0", "大于 0 的有限数"), got=shown(value))
-    return value
+    return finite(argument, value)
 
 
 def finite(argument: str, value: object) -> float:
-    """Return the value if it is a finite number, else raise an `ArgumentError`."""
+    """Return the value if it is a number that float32 holds, else raise an `ArgumentError`."""
     if not (isinstance(value, (int, float)) and abs(value) <= float_info.max):
         raise ArgumentError(argument, Text("a finite number", "有限数"), got=shown(value))
+    if abs(value) > LARGEST_FLOAT32:
+        expected = Text("a number within ±{most:.3g}", "±{most:.3g} 以内的数").format(most=LARGEST_FLOAT32)
+        raise ArgumentError(argument, expected, got=shown(value))
     return value
 
 
@@ -291,13 +294,8 @@ def vector(argument: str, value: object, length: int | None = None) -> Tensor:
 
 
 def number_or_vector(argument: str, value: object, number: Callable[[str, object], float] = finite) -> None:
-    """Raise an `ArgumentError` unless the value is a floating-point tensor [n], or a number that passes `number` and that
-    float32 holds, which is what a learned field starts as."""
-    if isinstance(value, Tensor):
-        vector(argument, value)
-    elif abs(number(argument, value)) > LARGEST_FLOAT32:
-        expected = Text("a number within ±{most:.3g}", "±{most:.3g} 以内的数").format(most=LARGEST_FLOAT32)
-        raise ArgumentError(argument, expected, got=shown(value))
+    """Raise an `ArgumentError` unless the value is a number that passes `number`, or a floating-point tensor [n]."""
+    (vector if isinstance(value, Tensor) else number)(argument, value)
 
 
 def precise(numbers: Tensor) -> Tensor:

@@ -4,12 +4,14 @@ from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from math import ceil, floor, isfinite, log, log10
+from math import ceil, floor, log, log10
 
 from isotherm.record import Figure, Heatmap, Line
 from isotherm.report import digits
 
 _SUPERSCRIPT = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
+LEAST = 1e-150
+"""The smallest number above 0 that an axis shows; the largest is 1/LEAST."""
 FEW = 9
 """Up to this many different x each get a tick; more get round numbers."""
 
@@ -25,7 +27,7 @@ class Axis:
 
     def place(self, value: float | None) -> float | None:
         """Where a value lies, from 0 at `low` to 1 at `high`; None where the axis cannot show it."""
-        if value is None or not isfinite(value) or (self.log and value <= 0):
+        if value is None or not _fits(value, self.log):
             return None
         if self.log:
             return (log10(value) - log10(self.low)) / (log10(self.high) - log10(self.low))
@@ -60,7 +62,7 @@ def axes(figure: Figure) -> tuple[Axis, Axis]:
 
 def value_axis(heatmap: Heatmap) -> Axis:
     """The range of a heat map's values: 0 to 1 where all of them lie in it."""
-    known = [value for row in heatmap.values for value in row if value is not None]
+    known = [value for row in heatmap.values for value in row if value is not None and _fits(value, log=False)]
     if known and min(known) >= 0 and max(known) <= 1:
         return make([0.0, 1.0], log=False)
     return make(known, log=False)
@@ -127,7 +129,8 @@ def _values(line: Line) -> Iterator[float | None]:
 
 
 def _fits(value: float, log: bool) -> bool:
-    return isfinite(value) and (not log or value > 0)
+    """Whether an axis can show the value. Quotients and differences of numbers near float64's limits are 0 or infinite."""
+    return (LEAST <= abs(value) <= 1 / LEAST and (not log or value > 0)) or (value == 0 and not log)
 
 
 def _round_numbers(low: float, high: float, most: int = 6) -> tuple[float, ...]:
