@@ -245,7 +245,6 @@ WHOLE_SCALES = {
     "1/d",
     "none",
     "fixed",
-    "by-layer",
     "query-pre-attn-scalar",
     "per-head",
     "per-dim",
