@@ -1,6 +1,7 @@
 """Which keys a query sees: blocks, counts and the whole matrix agree, and no more memory or work is spent than needed."""
 
 import threading
+from contextlib import contextmanager
 from dataclasses import replace
 from itertools import product
 
@@ -111,3 +112,21 @@ def test_statistics_beside_pytorchs_kernel_make_no_n_by_n_matrix(monkeypatch):
     with LargestTensor() as seen:
         attention(q, q, q, impl="sdpa", stats=True)
     assert seen.largest < n * n * 8 / 4
+
+
+def test_an_observer_sees_each_call_and_surrounds_it(monkeypatch):
+    seen = []
+
+    @contextmanager
+    def observer(problem, sink):
+        seen.append((problem, sink))
+        yield
+        seen.append("done")
+
+    monkeypatch.setattr("isotherm.ops.observers.observers", observers := [observer])
+    monkeypatch.setattr("isotherm.ops.api.observers", observers)
+    q = torch.randn(1, 1, 5, 3, generator=torch.Generator().manual_seed(0))
+    attention(q, q, q, scale=0.5)
+    ((problem, sink), done) = seen
+    assert (problem.scale, sink, done) == (0.5, None, "done")
+    assert torch.equal(problem.q, q)
