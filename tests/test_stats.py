@@ -177,3 +177,21 @@ def test_an_unknown_statistic_is_refused_by_name():
 def test_rows_without_any_key_keep_their_shape():
     stats = RowStats.from_logits(torch.zeros(2, 3, 0))
     assert stats.n.tolist() == [[0, 0, 0], [0, 0, 0]]
+
+
+def test_a_summary_of_one_row_is_that_row_and_of_none_is_nan():
+    one, none = (RowStats.from_logits(torch.tensor([[[[1.0, 0.0]]]])[:, :, :rows]).summary("top1") for rows in (1, 0))
+    top = 1 / (1 + np.exp(-1))
+    assert [getattr(one, name).item() for name in ("p10", "p50", "p90", "min", "max")] == pytest.approx([top] * 5)
+    assert (none.rows.item(), none.p50.isnan().item()) == (0, True)
+
+
+def test_empty_and_invalid_rows_are_counted_per_head():
+    logits = torch.zeros(2, 3, 4, 5)
+    visible = torch.ones_like(logits, dtype=torch.bool)
+    visible[1, 2, :3] = False
+    logits[0, 1, 2, 4] = torch.nan
+    summary = RowStats.from_logits(logits, visible).summary("entropy")
+    assert summary.empty.tolist() == [0, 0, 3]
+    assert summary.invalid.tolist() == [0, 1, 0]
+    assert summary.rows.tolist() == [8, 7, 5]

@@ -47,7 +47,7 @@ OPTIONS = ["-xq", "--tb=line", "-p", "no:cacheprovider", "-m", "not slow and not
 OPTIONS += ["-c", str(ROOT / "pyproject.toml"), "-W", "ignore::pytest.PytestAssertRewriteWarning"]
 WORKERS = 2
 LONGEST = 1.5  # seconds of CPU; a test that takes longer unchanged is left out
-PATIENCE = 30.0  # seconds a mutant may take beyond six times what its tests take unchanged
+PATIENCE = 30.0  # seconds a mutant may take beyond three times what its tests take unchanged
 MEMORY = 16 * 2**30  # bytes of address space
 Function = tuple[str, int]  # file and first line
 
@@ -198,7 +198,7 @@ def run(mutants: list[Mutant], tests: dict[str, Test], made: Path) -> None:
             files = {name.partition("::")[0] for name in calling or tests}  # what no test calls may run while importing
             seconds = sum(test.seconds for name, test in tests.items() if name.partition("::")[0] in files)
             pid = fork(partial(attempt, mutant, tests, function, files), made / f"{mutant.number}.txt")
-            running[pid] = mutant, time.monotonic(), 6 * seconds + PATIENCE
+            running[pid] = mutant, time.monotonic(), 3 * seconds + PATIENCE
         time.sleep(0.05)
         for pid, (mutant, start, limit) in list(running.items()):
             ended, status = os.waitpid(pid, os.WNOHANG)

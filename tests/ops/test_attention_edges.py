@@ -237,6 +237,7 @@ BAD = {
     "rows zero": ({"rows": 0}, r"rows: expected a number of rows, at least 1, got 0"),
     "rows negative": ({"rows": -3}, r"rows: expected a number of rows, at least 1, got -3"),
     "rows past the end": ({"rows": torch.tensor([0, 5])}, r"rows: expected indices from 0 to 4, got \[0, 5\]"),
+    "rows before the start": ({"rows": torch.tensor([-1, 2])}, r"rows: expected indices from 0 to 4, got \[-1, 2\]"),
     "causal a word": ({"causal": "left"}, r"causal: expected True, False, 'top-left' or 'bottom-right', got 'left'"),
     "window beyond any key": (
         {"window": 10**30},

@@ -1,5 +1,7 @@
 """Which keys a query sees: blocks, counts and the whole matrix agree, and no more memory or work is spent than needed."""
 
+import threading
+from contextlib import contextmanager
 from dataclasses import replace
 from itertools import product
 
@@ -7,6 +9,7 @@ import pytest
 import torch
 
 from isotherm import attention
+from isotherm.errors import UnsupportedError
 from isotherm.ops import Problem, Visibility, blockwise, statistics_at
 from isotherm.scale import InverseSqrt, LogN
 from tests.ops.watch import LargestTensor
@@ -46,6 +49,8 @@ def test_counting_a_mask_takes_some_rows_at_a_time(shape, monkeypatch):
     with LargestTensor() as seen:
         counts = visibility.counts()
     assert torch.equal(counts, mask.sum(-1))
+    monkeypatch.setattr("isotherm.ops.problem.MASK_AT_ONCE", 1)
+    assert torch.equal(visibility.counts(), counts)
     assert seen.largest == counts.untyped_storage().nbytes()  # no part of the mask was larger
 
 
@@ -82,3 +87,46 @@ def test_statistics_at_several_scales_are_those_at_each(rows):
         whole = blockwise.statistics(replace(problem, scale=scale))
         torch.testing.assert_close(stats.entropy, whole.entropy if rows is None else whole.entropy[:, :, rows])
         assert (stats.rows, stats.total_rows) == ((None, None) if rows is None else (rows, 6))
+
+
+def test_pytorchs_kernel_aligns_at_the_top_left_and_is_not_asked_for_the_bottom_right():
+    g = torch.Generator().manual_seed(0)
+    k = torch.randn(1, 1, 5, 4, generator=g)
+    for queries in (1, 3):
+        q = torch.randn(1, 1, queries, 4, generator=g)
+        with pytest.raises(UnsupportedError, match="bottom-right"):
+            attention(q, k, k, causal=True, impl="sdpa")
+        for how in (True, "top-left"):
+            found, expected = (attention(q, k, k, causal=how, impl=impl).output for impl in ("auto", "reference"))
+            torch.testing.assert_close(found, expected)
+    for queries in (0, 5):  # both alignments are the same
+        assert attention(k[:, :, :queries], k, k, causal=True, impl="sdpa").impl == "sdpa"
+
+
+def test_statistics_beside_pytorchs_kernel_make_no_n_by_n_matrix(monkeypatch):
+    n = 211
+    monkeypatch.setattr("isotherm.ops.tiles._kept", threading.local())  # other tests' scratch memory may be larger
+    for place in ("tiles.KEYS", "blockwise.KEYS"):
+        monkeypatch.setattr(f"isotherm.ops.{place}", 16)
+    q = torch.randn(1, 1, n, 4, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    with LargestTensor() as seen:
+        attention(q, q, q, impl="sdpa", stats=True)
+    assert seen.largest < n * n * 8 / 4
+
+
+def test_an_observer_sees_each_call_and_surrounds_it(monkeypatch):
+    seen = []
+
+    @contextmanager
+    def observer(problem, sink):
+        seen.append((problem, sink))
+        yield
+        seen.append("done")
+
+    monkeypatch.setattr("isotherm.ops.observers.observers", observers := [observer])
+    monkeypatch.setattr("isotherm.ops.api.observers", observers)
+    q = torch.randn(1, 1, 5, 3, generator=torch.Generator().manual_seed(0))
+    attention(q, q, q, scale=0.5)
+    ((problem, sink), done) = seen
+    assert (problem.scale, sink, done) == (0.5, None, "done")
+    assert torch.equal(problem.q, q)

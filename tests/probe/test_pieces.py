@@ -1,5 +1,6 @@
 """Small pieces of the probe by themselves: finite numbers, folded heads, and rows computed again."""
 
+from contextlib import suppress
 from math import inf, nan
 from typing import Any
 
@@ -11,6 +12,7 @@ from torch import Tensor, nn
 from isotherm.ops import Problem, Visibility
 from isotherm.probe import is_finite, probe, replay
 from isotherm.probe.heads import HeadFold
+from isotherm.probe.session import Session
 
 
 @pytest.mark.parametrize(
@@ -115,3 +117,13 @@ def test_a_row_that_sees_nothing_proves_nothing():
     assert replay.gives_output(masked, None, masked.v, logits.softmax(-1) @ masked.v)
     logits[0, 0, 6] = logits[0, 0, 6].flip(0)
     assert not replay.gives_softmax_of(masked, None, logits)
+
+
+def test_compiled_code_runs_compiled_only_for_a_while():
+    session = Session(nn.Identity())
+    for error in (None, KeyError):
+        with suppress(KeyError), session.compiling():
+            assert session.may_compile
+            if error:
+                raise error
+        assert not session.may_compile

@@ -122,6 +122,29 @@ def test_a_bias_longer_than_the_keys_is_cut(monkeypatch: pytest.MonkeyPatch):
     assert calls == ["run"]
 
 
+def masked(module: nn.Module, query: Tensor, key: Tensor, value: Tensor, attention_mask: Any, **options: Any) -> Any:
+    """Attention with a mask that was made for a longer cache."""
+    k, v = (x.repeat_interleave(2, 1) for x in (key, value))
+    s = (query @ k.mT * options["scaling"]).masked_fill(~attention_mask[..., : key.shape[2]], -torch.inf)
+    return (s.softmax(-1) @ v).transpose(1, 2), None
+
+
+def test_a_mask_longer_than_the_keys_is_cut(monkeypatch: pytest.MonkeyPatch):
+    from transformers.modeling_utils import AttentionInterface
+
+    calls: list[str] = []
+    monkeypatch.setitem(AttentionInterface._global_mapping, "eager_of_ours", counted(calls, masked))
+    mask = torch.rand(BATCH, 1, 7, 11, generator=torch.Generator().manual_seed(2)) > 0.4
+    mask[..., 0] = True
+    model = Caller(7, attention_mask=mask, is_causal=False)
+    model.name = "eager_of_ours"
+    with probe(model) as seen:
+        model(torch.randn(BATCH, KEY_HEADS, 7, DIM))
+    (capture,) = seen.captures
+    assert torch.equal(capture.problem.visibility.mask, mask[..., :7])
+    assert calls == ["run"]
+
+
 @pytest.mark.usefixtures("flash")
 def test_a_paged_cache_is_listed():
     model = Caller(7, attention_mask=None)

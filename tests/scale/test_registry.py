@@ -259,3 +259,47 @@ def test_a_page_by_name_is_that_of_the_example(entry: Entry) -> None:
     assert page.name == (entry.name if example is None else str(example))
     assert entry.name in [line.name for line in page.rules]
     assert page.multiplier == (() if example is None else explain(str(example)).multiplier)
+
+
+WHOLE_SCALES = {
+    "1/sqrt(d)",
+    "1/d",
+    "none",
+    "fixed",
+    "query-pre-attn-scalar",
+    "per-head",
+    "per-dim",
+    "cosine",
+}
+
+
+def test_which_rules_are_a_whole_scale() -> None:
+    """A whole scale replaces another; a factor stands beside one."""
+    assert {entry.name for entry in ATLAS.values() if isinstance(entry.example, Rule) and entry.example.sets_scale} == (
+        WHOLE_SCALES
+    )
+
+
+def test_a_product_is_per_query_if_a_factor_is() -> None:
+    assert (InverseSqrt() * LogN(16)).per_query is True
+    assert (InverseSqrt() * SoftCap(5.0)).per_query is False
+
+
+def test_the_example_of_a_cap_is_gemma_2s() -> None:
+    assert ATLAS["softcap"].example == SoftCap(50.0)
+
+
+def test_at_most_three_names_are_called_near() -> None:
+    with pytest.raises(ArgumentError) as caught:
+        find("1/sqrt")
+    assert caught.value.text.en.count(", ") <= 3  # two between three names, and one before what was given
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [("logn", r"nearest: log-n"), ("log-n:x", r"log-n:x|number"), ("log-n*", r"a rule on each side of \*")],
+)
+def test_a_page_of_something_else_says_why_not(text: str, why: str) -> None:
+    with pytest.raises(ArgumentError, match=why) as caught:
+        explain(text)
+    assert ("nearest" in str(caught.value)) == (text == "logn")

@@ -134,6 +134,8 @@ def test_spectral_norm_is_gamma() -> None:
 def test_a_weight_may_contain_zeros() -> None:
     weight = torch.eye(3) * 2
     torch.testing.assert_close(SigmaReparam(weight)(weight), torch.eye(3))
+    weight[:, 0] = 0  # a column of zeros would be no start for the power iteration
+    assert SigmaReparam(weight)(weight).isfinite().all()
 
 
 def test_power_iteration_follows_a_weight_that_moves_but_only_in_training() -> None:
