@@ -42,7 +42,8 @@ def main() -> int:
             random = Random(f"{asked.seed}/{number}")
             name = random.choices(names, shares)[0]
             case = TARGETS[name][1](random)
-            in_process = (number + 1) % asked.process_every != 0
+            encodable = "".join(case.words).encode("utf-8", "ignore").decode() == "".join(case.words)
+            in_process = (number + 1) % asked.process_every != 0 or not encodable  # a process takes no lone surrogate
             processes += not in_process
             start = time.monotonic()
             broken = findings(case, Path(made), in_process=in_process)
