@@ -25,11 +25,11 @@ lab: $(READY)  ## every claim, at full size (minutes to an hour)
 
 test: $(READY) lint  ## style, types and tests
 	@echo "== tests"
-	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses auto -m "not slow"
+	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses auto --dist worksteal -m "not slow"
 
 test-full: test  ## and the tests that take minutes each
 	@echo "== slow tests"
-	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses auto -m slow
+	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses auto --dist worksteal -m slow
 
 fuzz: $(READY)  ## random inputs for every reader; make fuzz COUNT=1000 SECONDS=60 SEED=7
 	@OMP_NUM_THREADS=1 $(BIN)/python -m tests.fuzz --count $(COUNT) --seconds $(SECONDS) --seed $(SEED)

@@ -18,6 +18,7 @@ ROOT = Path(__file__).parent.parent
 SOURCE = ROOT / "src" / "isotherm"
 TRACER = """
 import os, sys, threading, time
+import torch  # under the tracer, importing this would take ten times as long
 
 source, notes, entered = os.environ["FLOW_SOURCE"], os.environ["FLOW_NOTES"], set()
 
