@@ -6,9 +6,9 @@ what is read. Whatever Isotherm prints and did not write itself goes through `pr
 
 from unicodedata import category
 
-_STEERING = {"Cc", "Cf", "Cs", "Zl", "Zp"}
-"""Unicode categories: C0 and C1 controls, format characters (bidirectional overrides among them), lone surrogates, line
-and paragraph separators."""
+_STEERING = {"Cc", "Cf", "Cn", "Co", "Cs", "Zl", "Zp"}
+"""Unicode categories: C0 and C1 controls, format characters (bidirectional overrides among them), characters that are not
+assigned or for private use (each terminal does with them what it likes), lone surrogates, line and paragraph separators."""
 
 
 def printable(text: str, width: int | None = None) -> str:

@@ -196,7 +196,7 @@ def judge(case: Case, code: int, out: str, err: str) -> list[Finding]:
         found.append(Finding("control characters in a message", repr(err)))
     if code == 2 and not err.strip():
         found.append(Finding("failed without a word", ""))
-    if code in (0, 1) and "--json" in case.words and "--help" not in case.words:
+    if code in (0, 1) and "--json" in case.words and not {"--help", "--version"} & {*case.words}:
         try:
             json.loads(out)
         except ValueError as error:
