@@ -1,7 +1,7 @@
 """What a tensor is, if it was made from a product of two activations: q·kᵀ scaled, capped, shifted, masked, turned.
 
-`Scores` describes a tensor as cap(factor·a·bᵀ) + Σ cᵢ·termᵢ with some entries hidden and its axes in some order. Which factor is
-q and which is k shows only when somebody normalises over an axis: the keys are along that axis. Until then they are called rows
+`Scores` describes a tensor as cap(factor·a·bᵀ) + Σ cᵢ·termᵢ with some entries hidden and its axes in some order. Which factor
+is q and which is k shows only when somebody normalises over an axis: the keys are along that axis. Until then they are rows
 `a` and columns `b`. Every tensor of a description is in its canonical layout, [*lead, rows, columns].
 """
 
