@@ -164,7 +164,7 @@ def test_a_failure_of_the_probe_never_stops_the_model(where: str, monkeypatch: p
         raise ZeroDivisionError("inside the probe")
 
     target = {"capture": "isotherm.probe.factors.trace", "before": "isotherm.probe.frames.Frames.note",
-              "after": "isotherm.probe.scores.product"}[where]  # fmt: skip
+              "after": "isotherm.probe.products.of_matrices"}[where]  # fmt: skip
     monkeypatch.setattr(target, fail)
     model, x = widen(NanoAttention()), torch.randn(2, 5, 32)
     plain = model(x)
@@ -365,7 +365,10 @@ def test_an_attention_module_that_never_attends_is_listed():
     with probe(model) as seen:
         model(torch.randn(2, 5, 4))
         model(torch.randn(2, 5, 4))
-    assert [(entry.name, entry.module) for entry in seen.unseen] == [("0", "LinearAttention")]
+    assert {*seen.suspects} == {"0"}
+    with probe(model, seen.suspects) as seen:
+        model(torch.randn(2, 5, 4))
+    assert [(entry.name, entry.module, entry.severity) for entry in seen.unseen] == [("0", "LinearAttention", "note")]
 
 
 def test_transformers_is_not_needed():

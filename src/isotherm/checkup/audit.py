@@ -15,6 +15,13 @@ UNTRACED = Text(
     "the projection of {which} was not found, so the scale in force is not known",
     "没有找到 {which} 的投影，因此无法得知实际的缩放",
 )
+UNFOLLOWED = Text(
+    "the logits could not be followed back to one q·k, so the scale in force is not known",
+    "logits 无法追溯到单一的 q·k，因此无法得知实际的缩放",
+)
+NOT_AFFINE = Text(
+    "the logits are no affine function of q·k, so they have no scale", "logits 不是 q·k 的仿射函数，因此没有缩放可言"
+)
 NORMALISED = Text(
     "q and k are normalised first; the number multiplies the normalised q·k",
     "q 与 k 先经归一化；此数乘在归一化之后",
@@ -47,6 +54,8 @@ def audit(capture: Capture, declared: Declared) -> ScaleAudit:
 
 
 def _effective(capture: Capture) -> tuple[float | None, Text | None]:
+    if not capture.affine:
+        return None, UNFOLLOWED if capture.affine is None else NOT_AFFINE
     scale = capture.problem.scale
     note = None
     for which, factor in (("q", capture.q_factor), ("k", capture.k_factor)):

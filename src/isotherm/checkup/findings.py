@@ -153,12 +153,26 @@ KINDS = {
     "attention-not-seen": Kind(
         Text("{name} ({module}) was not seen: {why}", "没有看到 {name}（{module}）：{why}"),
         Text(
-            "Try another implementation (attn_implementation='eager'), or let the module call isotherm.attention.",
-            "换一种实现（attn_implementation='eager'），或让该模块改用 isotherm.attention。",
+            "While you check, let the module call F.scaled_dot_product_attention, torch.softmax or isotherm.attention, in the"
+            " thread that runs the forward.",
+            "检查期间，请让该模块在运行前向的线程中调用 F.scaled_dot_product_attention、torch.softmax 或 isotherm.attention。",
         ),
         limits.SEEN,
     ),
 }
+HOW_TO_SEE = {
+    "transformers": Text(
+        "Load the model with attn_implementation='eager' or 'sdpa'.",
+        "请以 attn_implementation='eager' 或 'sdpa' 加载模型。",
+    ),
+    "diffusers": Text(
+        "Call set_default_attn_processor() or disable_xformers_memory_efficient_attention() on the model first.",
+        "请先在模型上调用 set_default_attn_processor() 或 disable_xformers_memory_efficient_attention()。",
+    ),
+    "timm": Text("Call timm.layers.set_fused_attn(False) first.", "请先调用 timm.layers.set_fused_attn(False)。"),
+    "x_transformers": Text("Build the model with attn_flash=False.", "请以 attn_flash=False 构建模型。"),
+}
+"""How to let attention be seen, by the library that a module's class comes from."""
 CODES = tuple(KINDS)
 UNDER_A_NORM = Text(
     "q and k are normalised, so rescaling the query weights does nothing: multiply the gain of the query norm, or the learned"
@@ -336,7 +350,8 @@ def _disagreement(comparison: Comparison) -> Finding:
 
 def _unseen(module: Unseen) -> Finding:
     words = {"name": module.name, "module": module.module, "why": module.why}
-    return finding("attention-not-seen", "warning", (None, None), {"module": module.module}, **words)
+    found = finding("attention-not-seen", module.severity, (None, None), {"module": module.module}, **words)
+    return replace(found, advice=HOW_TO_SEE.get(module.library, found.advice))
 
 
 def fraction(record: CheckRecord, state: str) -> float:

@@ -41,7 +41,8 @@ def layers_of(
 def _place(model: nn.Module, index: int, capture: Capture) -> LayerPlace:
     """Find the layer's module by its name, and the configuration of that module or of the nearest one around it."""
     names = capture.name.split(".") if capture.name else []
-    around = [model.get_submodule(".".join(names[:end])) for end in range(len(names), -1, -1)]
+    modules = {name.replace("_orig_mod.", ""): module for name, module in model.named_modules()}
+    around = [modules[".".join(names[:end])] for end in range(len(names), -1, -1)]
     config = next((found for module in around if (found := getattr(module, "config", None)) is not None), None)
     layer = getattr(around[0], "layer_idx", None)
     return LayerPlace(around[0], config, index if layer is None else int(layer), capture.problem.q.shape[3])

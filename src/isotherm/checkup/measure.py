@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from isotherm.ops import Problem, statistics_at
-from isotherm.probe import Capture, NotFinite, is_finite, probe
+from isotherm.probe import Capture, NotFinite, Seen, is_finite, probe
 from isotherm.record import Unseen
 from isotherm.stats import Moments, RowStats
 
@@ -28,15 +28,22 @@ class Look(NamedTuple):
 
 
 def look(model: nn.Module, batch: Batch) -> Look:
-    """Run one forward under the probe."""
-    with torch.random.fork_rng(), torch.no_grad(), probe(model) as seen:
-        started = time.perf_counter()
-        output = call(model, batch)
-        seconds = time.perf_counter() - started
+    """Run one forward under the probe, and a second one if there is something to look at more closely."""
+    seen, output, seconds = _look(model, batch, ())
+    if seen.suspects:
+        seen, output, _ = _look(model, batch, seen.suspects)
     not_finite = seen.not_finite
     if not_finite is None and not is_finite(output):
         not_finite = NotFinite("", None)
     return Look(seen.captures, seen.unseen, not_finite, seconds)
+
+
+def _look(model: nn.Module, batch: Batch, closely: Sequence[str]) -> tuple[Seen, Any, float]:
+    with torch.random.fork_rng(), torch.no_grad(), probe(model, closely) as seen:
+        started = time.perf_counter()
+        output = call(model, batch)
+        seconds = time.perf_counter() - started
+    return seen, output, seconds
 
 
 def call(model: nn.Module, batch: Batch) -> Any:
@@ -49,6 +56,9 @@ def call(model: nn.Module, batch: Batch) -> Any:
 def measure(capture: Capture, rows: int | None = None, batch: Batch = ()) -> RowStats:
     """Measure a captured call: every row, or `rows` rows spread evenly. Rows that `batch` marks as padding become empty."""
     stats = statistics(capture.problem, capture.sink, rows, [capture.problem.scale])[0]
+    if capture.rows is not None:
+        kept = capture.rows if stats.rows is None else capture.rows[stats.rows]
+        stats = replace(stats, rows=kept, total_rows=capture.total)
     return _without_padding(stats, capture, batch)
 
 

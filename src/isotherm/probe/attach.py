@@ -1,23 +1,27 @@
 """`probe`: look at every attention call of a model, and leave the model as it was."""
 
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
+import torch
 from torch import nn
 
 from isotherm.errors import ArgumentError
 from isotherm.language import Text
 from isotherm.probe import multihead, observe, registry
+from isotherm.probe.close import CloseLook
 from isotherm.probe.mode import Mode, hidden
-from isotherm.probe.owner import Opened, Place, sessions_here
+from isotherm.probe.owner import Opened, Place, all_sessions, sessions_here
 from isotherm.probe.session import Seen, Session
 
 
 @contextmanager
-def probe(model: nn.Module) -> Iterator[Seen]:
+def probe(model: nn.Module, closely: Iterable[str] = ()) -> Iterator[Seen]:
     """Look at every attention call that `model` makes in this thread while the block runs.
+
+    Modules named in `closely` are looked at operator by operator, which takes longer.
 
     Nothing about the model changes: no bit of its outputs, no hook, flag, weight, random number or registry entry, even if
     its forward raises. An error of the probe itself is listed in `unseen`. Compiled modules run uncompiled in the block.
@@ -34,12 +38,13 @@ def probe(model: nn.Module) -> Iterator[Seen]:
     """
     if not isinstance(model, nn.Module):
         raise ArgumentError("model", Text("a torch.nn.Module", "一个 torch.nn.Module"), got=type(model).__name__)
-    session = Session(model)
+    session = Session(model, frozenset(closely))
     opened = Opened(session, (*_places(), *registry.places(model)))
     try:
         yield session.seen
     finally:
         opened.close()
+        session.finish()
 
 
 def _places() -> Iterator[Place]:
@@ -47,7 +52,7 @@ def _places() -> Iterator[Place]:
     yield Place.function(nn.MultiheadAttention, "forward", _attention_module)
     yield Place.function(nn.TransformerEncoderLayer, "forward", _encoder_layer)
     yield Place.function(nn.TransformerEncoder, "forward", _encoder)
-    yield Place.function(nn.Module, "__call__", _module)
+    yield Place.function(nn.Module, "__call__", _module, _elsewhere)
     yield observe.Observed()
     compiler = sys.modules.get("torch._dynamo.eval_frame")
     if compiler is not None:  # nothing is compiled if dynamo was never loaded
@@ -78,16 +83,44 @@ def _module(session: Session, call: Callable[..., Any], module: nn.Module, *args
     outermost = not session.frames.stack
     if not session.enter(module):
         return call(module, *args, **kwargs)
+    closer = session.close_look is None and (session.is_close_to_top() or isinstance(module, torch.jit.ScriptModule))
+    if not outermost and not closer:
+        return _followed(session, call, module, args, kwargs)
+    with ExitStack() as stack:
+        if outermost:
+            stack.enter_context(Mode(session))
+        if closer:
+            stack.enter_context(hidden())
+            stack.enter_context(CloseLook(session))
+        return _followed(session, call, module, args, kwargs)
+
+
+def _followed(session: Session, call: Callable[..., Any], module: nn.Module, args: Any, kwargs: Any) -> Any:
     result = None
     try:
-        if outermost:
-            with Mode(session):
-                result = call(module, *args, **kwargs)
-        else:
-            result = call(module, *args, **kwargs)
+        result = call(module, *args, **kwargs)
     finally:
         session.leave(module, (*args, *kwargs.values()), result)
     return result
+
+
+def _elsewhere(call: Callable[..., Any], module: nn.Module, *args: Any, **kwargs: Any) -> Any:
+    """A module's call in a thread without a probe. If a forward that some probe follows runs a part of its model here, that
+    probe notes it. A call of the whole model is another forward, which is no business of the probe's."""
+    for session in all_sessions():
+        if module is not session.model and session.might_miss(module) and not _runs_here(session.model):
+            session.elsewhere[session.frames.name_of(module)] = module
+    return call(module, *args, **kwargs)
+
+
+def _runs_here(model: nn.Module) -> bool:
+    """Whether this thread is inside a call of the model."""
+    frame = sys._getframe()
+    while frame is not None:
+        if frame.f_code.co_name in ("_call_impl", "_wrapped_call_impl") and frame.f_locals.get("self") is model:
+            return True
+        frame = frame.f_back  # type: ignore[assignment]
+    return False
 
 
 def _attention_module(

@@ -39,6 +39,9 @@ class Capture:
     - `sink` [Hq]: the logit of a learned sink.
     - `passed`: the scale as the caller wrote it. None if the caller left it to the default, or if it is not one number (then
       the problem's q already contains it).
+    - `rows`, `total`: which rows were kept, and of how many; None if all were.
+    - `affine`: False if the logits are no affine function of q·k, None if they were not made of one q·k that is known. Then the
+      problem holds them as its bias, beside q·k times 0.
     """
 
     name: str
@@ -50,3 +53,6 @@ class Capture:
     passed: float | None
     q_factor: Factor
     k_factor: Factor
+    rows: Tensor | None = None
+    total: int | None = None
+    affine: bool | None = True

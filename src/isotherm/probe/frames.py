@@ -47,12 +47,18 @@ class Record:
 
 @dataclass(eq=False)
 class Frame:
-    """A module call under way. `explained` is set once an attention call inside it was captured or listed as unseen."""
+    """A module call under way.
+
+    `explained` is set once an attention call inside it was captured or listed as unseen. `unnormalised` says that a product of
+    two activations was multiplied with a third, without weights that sum to one. `met` names an operator nothing sees into.
+    """
 
     module: nn.Module
     name: str
     records: list[Record] = field(default_factory=list)
     explained: bool = False
+    unnormalised: bool = False
+    met: str = ""
 
     @property
     def kind(self) -> str:
@@ -74,12 +80,49 @@ class Frame:
         """Whether the module's class is named after attention."""
         return _matches(ATTENTION, self.kind)
 
+    @property
+    def may_attend(self) -> bool:
+        """Whether the module has projections like those of q, k and v, met an operator that may be attention, or is named after
+        attention and multiplies three activations."""
+        return bool(self.inputs_of_attention() or self.met) or (self.attends and self.unnormalised)
+
+    def inputs_of_attention(self) -> list[Record]:
+        """Projections like those of q, k and v: three of one input; or one that is up to three times as wide as its input; or
+        two of which one is twice as wide as the other. In a module that is named after attention: any.
+
+        A projection whose whole output goes into another one is the first layer of an MLP.
+        """
+        made = self._projections()
+        if self.attends:
+            return made
+        by_input: dict[int | None, list[Record]] = {}
+        for record in made:
+            by_input.setdefault(record.given, []).append(record)
+        several = [same for given, same in by_input.items() if given is not None and len(same) >= 3]
+        if several:
+            return several[0]
+        taken = {record.source.shape[-1] for record in made if record.source is not None}
+        left = [record for record in made if record.output.shape[-1] not in taken]
+        fused = [record for record in left if record.source is not None and _is_fused(record)]
+        widths = {record.output.shape[-1] for record in made}
+        return fused or [record for record in left if record.output.shape[-1] / 2 in widths]
+
+    def _projections(self) -> list[Record]:
+        return [record for record in self.records if record.kind == "projection"]
+
+
+def _is_fused(record: Record) -> bool:
+    """Whether the projection may give q, k and v at once."""
+    before, after = record.source.shape[-1], record.output.shape[-1]  # type: ignore[union-attr]
+    return before < after <= 3 * before
+
 
 class Frames:
     """The frames of the calls under way, outermost first."""
 
     def __init__(self, model: nn.Module, keeper: Keeper) -> None:
         self.names = {id(module): _plain(name) for name, module in model.named_modules()}
+        self.modules = {_plain(name): module for name, module in model.named_modules()}
         self.stack: list[Frame] = []
         self._keeper = keeper
         self._small: dict[int, bool] = {}
@@ -93,6 +136,11 @@ class Frames:
     def attending(self) -> Frame | None:
         """The innermost frame that is more than an `nn.Softmax`."""
         return next((frame for frame in reversed(self.stack) if not isinstance(frame.module, nn.Softmax)), None)
+
+    def mark_unnormalised(self) -> None:
+        """Note that the running module multiplies three activations without a softmax."""
+        if self.attending is not None:
+            self.attending.unnormalised = True
 
     def name_of(self, module: nn.Module) -> str:
         """The module's name in the model or, for a module outside of it, the name of its caller."""

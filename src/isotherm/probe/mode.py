@@ -1,37 +1,16 @@
-"""Watch every torch function that the model calls: fused attention, hand-written attention, projections without a module, and
-writes to memory that the probe still refers to."""
+"""See every torch function that the model calls in Python."""
 
-import functools
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import torch
-from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
-from torch.utils.weak import WeakTensorKeyDictionary
 
-from isotherm.probe import multihead
-from isotherm.probe.scores import STEPS, Scores, emit
-from isotherm.probe.sdpa import KernelCall, look
-from isotherm.probe.session import OTHER_SOFTMAX, Session
-
-PROJECTIONS = frozenset({"linear", "matmul", "einsum", "addmm", "bmm", "__matmul__"})
-NORMS = frozenset({"normalize", "layer_norm", "rms_norm", "group_norm"})
-FOLLOWED = STEPS.keys() - PROJECTIONS - {"baddbmm"}
-"""Functions that matter only while some q·kᵀ is being followed."""
-LOOKED_AT = {*PROJECTIONS, *NORMS, *STEPS, "scaled_dot_product_attention", "multi_head_attention_forward"}
-
-
-@functools.cache
-def _of_interest(func: Any) -> str | None:
-    """The function's name, or None if the probe has no use for it: most calls only ask a tensor for its shape."""
-    name = str(getattr(func, "__name__", ""))
-    return name if name in LOOKED_AT or name == "softmax" or _writes(name) else None
-
-
-def _writes(name: str) -> bool:
-    return name == "__setitem__" or (name.endswith("_") and not name.endswith("__"))
+from isotherm.probe import opaque, sdpa
+from isotherm.probe.reasons import IN_A_TRANSFORM
+from isotherm.probe.session import Session
+from isotherm.probe.watch import KERNELS, SOFTMAXES, Watch, known
 
 
 class Mode(TorchFunctionMode):
@@ -40,7 +19,7 @@ class Mode(TorchFunctionMode):
     def __init__(self, session: Session) -> None:
         super().__init__()
         self._session = session
-        self._scores = WeakTensorKeyDictionary()
+        self.watch = Watch(session)
 
     def __enter__(self) -> "Mode":
         """Put the mode on the stack."""
@@ -56,89 +35,37 @@ class Mode(TorchFunctionMode):
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Pass one call on."""
         kwargs = {} if kwargs is None else kwargs
-        name = _of_interest(func)
-        if (name is None or (name in FOLLOWED and not self._scores.data)) and "out" not in kwargs:
-            return func(*args, **kwargs)
-        if not self._session.awake:
+        name, writes, always = known(func)
+        session, watch = self._session, self.watch
+        writes = writes or "out" in kwargs
+        if not (always or writes):
             result = func(*args, **kwargs)
-            if name == "scaled_dot_product_attention" and self._session.in_captured_call:
-                with self._session.own_work():
-                    self._session.kernel_calls.append(KernelCall.of(args, kwargs, result))
+            if watch.wants(name, args, result) and session.awake:
+                with session.own_work():
+                    watch.after(name, args, kwargs, result)
             return result
-        name = name or ""
-        writes = _writes(name) or "out" in kwargs
-        if name == "softmax" or writes:
-            with self._session.own_work():
-                self._before(name, args, kwargs)
+        if not session.awake:
+            return self._unwatched(name, func, args, kwargs)
+        if writes or name in SOFTMAXES:
+            with session.own_work():
+                watch.before(name, args, kwargs)
         result = func(*args, **kwargs)
-        if writes or name in LOOKED_AT:
-            with self._session.own_work():
-                self._after(name, args, kwargs, result)
+        with session.own_work():
+            if name == opaque.NAME:
+                opaque.look(session, func, args, kwargs, result)
+            else:
+                watch.after(name, args, kwargs, result)
         return result
 
-    def _before(self, name: str, args: Any, kwargs: Any) -> None:
-        if name == "softmax":
-            self._softmax(args, kwargs)
-        target = kwargs.get("out", args[0] if args else None)
-        if name != "softmax" and isinstance(target, Tensor):
-            self._session.keeper.before_write(target)
-
-    def _after(self, name: str, args: Any, kwargs: Any, result: Any) -> None:
-        if name == "scaled_dot_product_attention":
-            look(self._session, KernelCall.of(args, kwargs, result))
-        elif name == "multi_head_attention_forward":
-            multihead.look_at_function(self._session, args, kwargs)
-        elif isinstance(result, Tensor):
-            self._project(name, (*args, *kwargs.values()), result)
-            self._follow(name, args, kwargs, result)
-        elif name == "__setitem__":
-            self._scores.pop(args[0], None)
-
-    def _project(self, name: str, args: Any, result: Tensor) -> None:
-        """Record a projection or a norm that is a function call and not a module."""
-        frame = self._session.frames.top
-        if frame is None or (name not in PROJECTIONS and name not in NORMS):
-            return
-        if name in NORMS:
-            if not frame.normalises:
-                self._session.frames.note(frame, f"{frame.name}.{name}", "norm", args, result)
-            return
-        weight = next((x for x in args if isinstance(x, nn.Parameter) and x.dim() >= 2), None)
-        if weight is not None and not frame.projects:
-            own = next((key for key, value in frame.module.named_parameters() if value is weight), name)
-            given = [x for x in args if isinstance(x, Tensor) and x is not weight]
-            self._session.frames.note(frame, f"{frame.name}.{own}", "projection", given, result)
-
-    def _follow(self, name: str, args: Any, kwargs: Any, result: Tensor) -> None:
-        """Describe the result, if it is made from a q·kᵀ that is being followed."""
-        in_place = name.endswith("_") and not name.endswith("__")
-        step = STEPS.get(name[:-1] if in_place else name)
-        if step is None:
-            if in_place:
-                self._scores.pop(args[0], None)
-            return
-        scores = step(self._find, args, kwargs) if args else None
-        if scores is not None and tuple(result.shape) != scores.shape:
-            scores = scores.viewed(tuple(result.shape))
-        if scores is not None:
-            self._scores[result] = scores
-        elif in_place:
-            self._scores.pop(result, None)
-
-    def _find(self, tensor: object) -> Scores | None:
-        return self._scores.get(tensor) if isinstance(tensor, Tensor) else None
-
-    def _softmax(self, args: Any, kwargs: Any) -> None:
-        """Capture a softmax over the last dimension of followed scores, or list it as unseen."""
-        logits = args[0] if args else kwargs.get("input")
-        scores = self._find(logits)
-        axis = kwargs.get("dim", args[1] if len(args) > 1 else None)
-        if scores is not None and isinstance(axis, int) and axis % logits.dim() == logits.dim() - 1:
-            emit(self._session, scores, logits.detach())
-            return
-        frame = self._session.frames.attending
-        if frame is not None and frame.attends and logits.dim() > 2:
-            self._session.miss(OTHER_SOFTMAX, frame.name, frame.kind)
+    def _unwatched(self, name: str, func: Any, args: Any, kwargs: Any) -> Any:
+        """A call inside one that is captured as a whole, or inside a transform such as vmap."""
+        result = func(*args, **kwargs)
+        if name == "scaled_dot_product_attention" and self._session.in_captured_call:
+            with self._session.own_work():
+                self._session.kernel_calls.append(sdpa.KernelCall.of(args, kwargs, result))
+        elif name in SOFTMAXES or name in KERNELS:
+            self._session.met_in_a_transform(IN_A_TRANSFORM)
+        return result
 
 
 @contextmanager

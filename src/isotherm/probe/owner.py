@@ -35,6 +35,11 @@ def sessions_here() -> "list[Session]":
     return _this_thread.sessions
 
 
+def all_sessions() -> "list[Session]":
+    """The open sessions of all threads."""
+    return list(_needs)
+
+
 class Place:
     """An attribute of a class or an entry of a dictionary. `make` returns the replacement for an original."""
 
@@ -46,9 +51,10 @@ class Place:
         self._replacement: Any = None
 
     @classmethod
-    def function(cls, holder: Any, name: str, handler: Handler) -> "Place":
-        """A function, replaced by one that passes its calls through `handler` for every open session of the thread."""
-        return cls(holder, name, functools.partial(_dispatching, handler))
+    def function(cls, holder: Any, name: str, handler: Handler, elsewhere: Handler | None = None) -> "Place":
+        """A function, replaced by one that passes its calls through `handler` for every open session of the thread, and through
+        `elsewhere` (without a session) in threads that have none."""
+        return cls(holder, name, functools.partial(_dispatching, handler, elsewhere))
 
     def replace(self) -> None:
         """Replace the original, unless someone else has replaced it or us."""
@@ -83,11 +89,15 @@ class Place:
             self._holder[self._name] = value
 
 
-def _dispatching(handler: Handler, original: Callable[..., Any], place: Place) -> Callable[..., Any]:
+def _dispatching(
+    handler: Handler, elsewhere: Handler | None, original: Callable[..., Any], place: Place
+) -> Callable[..., Any]:
     @functools.wraps(original)
     def dispatch(*args: Any, **kwargs: Any) -> Any:
         sessions = _this_thread.sessions
         if not sessions or not place.active:
+            if elsewhere is not None and place.active:
+                return elsewhere(original, *args, **kwargs)
             return original(*args, **kwargs)
         call = original
         for session in tuple(sessions):

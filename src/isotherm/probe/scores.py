@@ -1,242 +1,214 @@
-"""Hand-written attention: follow q·kᵀ, one operation at a time, until it enters a softmax.
+"""What a tensor is, if it was made from a product of two activations: q·kᵀ scaled, capped, shifted, masked, turned.
 
-A `Scores` describes a tensor as cap(factor·q·kᵀ) + Σ cᵢ·biasᵢ with some entries hidden. `STEPS` says, for each operation, how
-its result is described in turn. A result that cannot be described is no longer followed.
+`Scores` describes a tensor as cap(factor·a·bᵀ) + Σ cᵢ·termᵢ with some entries hidden and its axes in some order. Which factor
+is q and which is k shows only when somebody normalises over an axis: the keys are along that axis. Until then they are rows
+`a` and columns `b`. Every tensor of a description is in its canonical layout, [*lead, rows, columns].
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any
+from itertools import count
+from typing import NamedTuple
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from isotherm.probe import replay
-from isotherm.probe.heads import HeadFold, fold_terms, reshape_lead
-from isotherm.probe.masks import NEVER, Terms
-from isotherm.probe.session import Call, Session
+from isotherm.probe.heads import reshape_lead
+from isotherm.probe.masks import NEVER
 
-Args = tuple[Any, ...]
-Kwargs = dict[str, Any]
+_origins = count()
 
 
-@dataclass(frozen=True)
+class Added(NamedTuple):
+    """A term that was added. `own` says that it was made of the scores themselves, so it is no bias."""
+
+    coefficient: float
+    term: Tensor
+    own: bool
+
+
+@dataclass(frozen=True, eq=False)
 class Scores:
-    """q [*, T, D] and k [*, S, D] as they were multiplied. `lead` are the leading dimensions of the scores now. `per_head` are
-    multipliers that differ between heads, [*lead, 1, 1]. `cap` is the multiplier after a tanh, None without one."""
+    """a [*, R, D] and b [*, C, D] as they were multiplied, with `lead` the leading axes of the result.
 
-    q: Tensor
-    k: Tensor
+    - `order`: which canonical axis each axis of the tensor is.
+    - `multipliers`: factors that differ between heads, rows or columns.
+    - `cap`: the multiplier after a tanh, None without one.
+    - `hidden`: True where a number so low was written that the entry is never attended.
+    - `zeroed`: True where the product was replaced by 0 (a multiplicative mask).
+    """
+
+    a: Tensor
+    b: Tensor
     lead: tuple[int, ...]
-    factor: float
-    per_head: tuple[Tensor, ...] = ()
+    order: tuple[int, ...]
+    origin: int
+    factor: float = 1.0
+    multipliers: tuple[Tensor, ...] = ()
     cap: float | None = None
-    added: tuple[tuple[float, Tensor], ...] = ()
+    added: tuple[Added, ...] = ()
     hidden: tuple[Tensor, ...] = ()
+    zeroed: tuple[Tensor, ...] = ()
+
+    @classmethod
+    def of(cls, a: Tensor, b: Tensor, lead: tuple[int, ...], order: tuple[int, ...]) -> "Scores":
+        """The plain product a·bᵀ."""
+        return cls(a, b, lead, order, next(_origins))
+
+    @property
+    def canonical_shape(self) -> tuple[int, ...]:
+        """The shape in the canonical layout."""
+        return (*self.lead, self.a.shape[-2], self.b.shape[-2])
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """The shape of the scores."""
-        return (*self.lead, self.q.shape[-2], self.k.shape[-2])
+        """The shape of the tensor."""
+        return tuple(self.canonical_shape[axis] for axis in self.order)
+
+    def canonical(self, tensor: Tensor) -> Tensor:
+        """A tensor that broadcasts against this one, in the canonical layout."""
+        if self.order == tuple(range(len(self.order))) and tensor.dim() >= 2:
+            return (
+                tensor  # the same object, since a model passes one mask to all of its layers, and it is split only once
+            )
+        full = tensor.detach().reshape((1,) * (len(self.order) - tensor.dim()) + tuple(tensor.shape))
+        return full.permute([self.order.index(axis) for axis in range(len(self.order))])
 
     def times(self, by: object) -> "Scores | None":
-        """The scores multiplied by a number, or by one number per head."""
-        number = _number(by)
-        if number is not None:
-            added = tuple((number * c, term) for c, term in self.added)
+        """The scores multiplied by a number, by one number for each head, row or column, or by a mask of zeros and ones."""
+        factor = number(by)
+        if factor is not None:
+            added = tuple(term._replace(coefficient=factor * term.coefficient) for term in self.added)
             if self.cap is None:
-                return replace(self, factor=self.factor * number, added=added)
-            return replace(self, cap=self.cap * number, added=added)
-        if isinstance(by, Tensor) and self.cap is None and tuple(by.shape[-2:]) == (1, 1):
-            added = tuple((c, term * by) for c, term in self.added)
-            return replace(self, per_head=(*self.per_head, by.detach()), added=added)
-        return None
+                return replace(self, factor=self.factor * factor, added=added)
+            return replace(self, cap=self.cap * factor, added=added)
+        if not isinstance(by, Tensor) or by.dim() > len(self.order):
+            return None
+        by = self.canonical(by)
+        if by.shape[-1] != 1 and by.shape[-2] != 1 and not bool(((by == 0) | (by == 1)).all()):
+            return None
+        added = tuple(term._replace(term=term.term * by) for term in self.added)
+        if by.shape[-1] != 1 and bool(((by == 0) | (by == 1)).all()):
+            return replace(self, zeroed=(*self.zeroed, by == 0), added=added)
+        return None if self.cap is not None else replace(self, multipliers=(*self.multipliers, by), added=added)
 
-    def plus(self, term: object, coefficient: object = 1.0) -> "Scores | None":
-        """The scores with a term added. A term that is constant along each row does not change the softmax and is left out."""
-        times = _number(coefficient)
+    def plus(self, term: object, coefficient: object = 1.0, *, own: bool = False) -> "Scores | None":
+        """The scores with a term added."""
+        times = number(coefficient)
         if times is None:
             return None
         if not isinstance(term, Tensor) or term.dim() == 0:
             return self
-        if term.shape[-1] == 1 and self.shape[-1] > 1:
-            return self
-        return replace(self, added=(*self.added, (times, term)))
+        if term.dim() > len(self.order):
+            return None
+        return replace(self, added=(*self.added, Added(times, self.canonical(term), own)))
+
+    def joined(self, other: "Scores") -> "Scores | None":
+        """The sum of two scores: of one product with itself, or of two plain products, which is one of longer vectors."""
+        if self.cap is not None or other.cap is not None or self.order != other.order or self.shape != other.shape:
+            return None
+        if self.a is other.a and self.b is other.b and not (self.multipliers or other.multipliers):
+            added, hidden = (*self.added, *other.added), (*self.hidden, *other.hidden)
+            together = replace(self, factor=self.factor + other.factor, added=added, hidden=hidden)
+            return together if self.zeroed == other.zeroed == () else None
+        bare = not any((*one.multipliers, *one.added, *one.hidden, *one.zeroed) for one in (self, other))
+        if not bare or self.origin == other.origin or self.factor != other.factor:
+            return None
+        a, b = (
+            torch.cat([_expanded(one, self.lead), _expanded(two, self.lead)], -1)
+            for one, two in ((self.a, other.a), (self.b, other.b))
+        )
+        return replace(self, a=a, b=b)
 
     def without(self, hidden: object, filled: object) -> "Scores | None":
-        """The scores with `filled` written where `hidden` is true. None unless `filled` is low enough to hide a key."""
-        number = _number(filled)
-        if number is None or number > NEVER or not isinstance(hidden, Tensor):
+        """The scores with `filled` written where `hidden` is true. None unless that hides an entry, or writes 0."""
+        value = number(filled)
+        if value is None or not isinstance(hidden, Tensor) or hidden.dim() > len(self.order):
             return None
-        return replace(self, hidden=(*self.hidden, hidden))
+        where = self.canonical(hidden).bool()
+        if value == 0:
+            return replace(self, zeroed=(*self.zeroed, where))
+        return replace(self, hidden=(*self.hidden, where)) if value <= NEVER else None
 
     def capped(self) -> "Scores | None":
         """The scores after a tanh."""
-        return None if self.added or self.hidden or self.cap is not None else replace(self, cap=1.0)
+        plain = not (self.added or self.hidden or self.zeroed) and self.cap is None
+        return replace(self, cap=1.0) if plain else None
 
-    def viewed(self, shape: tuple[int, ...]) -> "Scores | None":
-        """The scores with other leading dimensions that hold the same number of entries."""
-        if tuple(shape[-2:]) != self.shape[-2:] or torch.Size(shape).numel() != torch.Size(self.shape).numel():
-            return None
-        lead = tuple(shape[:-2])
-        if lead == self.lead:
-            return self
+    def turned(self) -> "Scores":
+        """The same with rows and columns exchanged."""
+        swap = len(self.lead), len(self.lead) + 1
+        exchanged = {swap[0]: swap[1], swap[1]: swap[0]}
         return replace(
             self,
-            q=torch.broadcast_to(self.q, (*self.lead, *self.q.shape[-2:])).reshape(*lead, *self.q.shape[-2:]),
-            k=torch.broadcast_to(self.k, (*self.lead, *self.k.shape[-2:])).reshape(*lead, *self.k.shape[-2:]),
+            a=self.b,
+            b=self.a,
+            order=tuple(exchanged.get(axis, axis) for axis in self.order),
+            multipliers=tuple(one.mT for one in self.multipliers),
+            added=tuple(term._replace(term=term.term.mT) for term in self.added),
+            hidden=tuple(mask.mT for mask in self.hidden),
+            zeroed=tuple(mask.mT for mask in self.zeroed),
+        )
+
+    def reordered(self, axes: tuple[int, ...]) -> "Scores":
+        """The tensor with its axes in another order."""
+        return replace(self, order=tuple(self.order[axis] for axis in axes))
+
+    def viewed(self, shape: tuple[int, ...]) -> "Scores | None":
+        """The tensor in another shape: other leading axes, or axes of size 1 inserted or removed anywhere."""
+        if shape == self.shape:
+            return self
+        if torch.Size(shape).numel() != torch.Size(self.shape).numel():
+            return self._broadcast(shape)
+        if self.order == tuple(range(len(self.order))) and shape[-2:] == self.shape[-2:]:
+            return self._with_lead(shape[:-2], tuple(range(len(shape))))
+        return self._with_ones(shape)
+
+    def _broadcast(self, shape: tuple[int, ...]) -> "Scores | None":
+        """Leading axes of size 1 that a term has made longer."""
+        if len(shape) != len(self.order):
+            return None
+        full = tuple(shape[self.order.index(axis)] for axis in range(len(shape)))
+        grown = all(new in (old, new if old == 1 else old) for old, new in zip(self.lead, full, strict=False))
+        return replace(self, lead=full[:-2]) if grown and full[-2:] == self.canonical_shape[-2:] else None
+
+    def _with_ones(self, shape: tuple[int, ...]) -> "Scores | None":
+        """The same axes in the same order, with others of size 1 between them."""
+        rows, columns = len(self.lead), len(self.lead) + 1
+        kept = [axis for axis in self.order if self.canonical_shape[axis] != 1]
+        if {rows, columns} - {*kept} or tuple(x for x in shape if x != 1) != tuple(
+            self.canonical_shape[a] for a in kept
+        ):
+            return None
+        lead = [axis for axis in sorted(kept) if axis < rows]
+        ones = sum(size == 1 for size in shape)
+        place = {axis: index for index, axis in enumerate(lead)}
+        place |= {rows: len(lead) + ones, columns: len(lead) + ones + 1}
+        spare, axes = iter(range(len(lead), len(lead) + ones)), iter(kept)
+        order = tuple(next(spare) if size == 1 else place[next(axes)] for size in shape)
+        return self._with_lead((*(self.canonical_shape[axis] for axis in lead), *(1,) * ones), order)
+
+    def _with_lead(self, lead: tuple[int, ...], order: tuple[int, ...]) -> "Scores":
+        if lead == self.lead:
+            return replace(self, order=order)
+        return replace(
+            self,
+            a=_expanded(self.a, self.lead).reshape(*lead, *self.a.shape[-2:]),
+            b=_expanded(self.b, self.lead).reshape(*lead, *self.b.shape[-2:]),
             lead=lead,
-            per_head=tuple(reshape_lead(one, self.lead, lead) for one in self.per_head),
-            added=tuple((c, reshape_lead(term, self.lead, lead)) for c, term in self.added),
+            order=order,
+            multipliers=tuple(reshape_lead(one, self.lead, lead) for one in self.multipliers),
+            added=tuple(term._replace(term=reshape_lead(term.term, self.lead, lead)) for term in self.added),
             hidden=tuple(reshape_lead(mask, self.lead, lead) for mask in self.hidden),
+            zeroed=tuple(reshape_lead(mask, self.lead, lead) for mask in self.zeroed),
         )
 
 
-def _number(value: object) -> float | None:
+def _expanded(vectors: Tensor, lead: tuple[int, ...]) -> Tensor:
+    return torch.broadcast_to(vectors, (*lead, *vectors.shape[-2:]))
+
+
+def number(value: object) -> float | None:
+    """A Python number, or a tensor of one element, as a float; None for anything else."""
     if isinstance(value, Tensor):
         return float(value) if value.numel() == 1 and value.dim() <= 1 else None
     return float(value) if isinstance(value, (int, float)) else None
-
-
-def product(q: object, kt: object, factor: object = 1.0) -> Scores | None:
-    """The scores q [*, T, D] @ kᵀ [*, D, S]. None if the right side is a parameter: that is a projection."""
-    number = _number(factor)
-    if number is None or not (isinstance(q, Tensor) and isinstance(kt, Tensor)) or isinstance(kt, nn.Parameter):
-        return None
-    if min(q.dim(), kt.dim()) < 2 or not q.dtype.is_floating_point or isinstance(kt._base, nn.Parameter):
-        return None
-    lead = torch.broadcast_shapes(q.shape[:-2], kt.shape[:-2])
-    return Scores(q.detach(), kt.detach().transpose(-1, -2), tuple(lead), number)
-
-
-def contraction(equation: object, operands: Args) -> Scores | None:
-    """The scores of an einsum that sums over one dimension and whose result ends in the queries and the keys."""
-    if len(operands) == 1 and isinstance(operands[0], (list, tuple)):
-        operands = tuple(operands[0])
-    if not isinstance(equation, str) or len(operands) != 2 or "." in equation or "->" not in equation:
-        return None
-    (one, other), result = equation.replace(" ", "").split("->")[0].split(","), equation.replace(" ", "").split("->")[1]
-    summed = (set(one) & set(other)) - set(result)
-    if len(summed) != 1 or len(result) < 2 or result[-2] not in one or result[-1] not in other:
-        return None
-    if result[-2] in other or result[-1] in one or (set(one) | set(other)) - set(result) != summed:
-        return None
-    over, lead = summed.pop(), result[:-2]
-    q, k = (
-        torch.einsum(f"{names}->{''.join(letter for letter in lead if letter in names)}{row}{over}", operand.detach())
-        for names, operand, row in ((one, operands[0], result[-2]), (other, operands[1], result[-1]))
-    )
-    for axis, letter in enumerate(lead):
-        q = q if letter in one else q.unsqueeze(axis)
-        k = k if letter in other else k.unsqueeze(axis)
-    return product(q, k.transpose(-1, -2))
-
-
-def emit(session: Session, scores: Scores, logits: Tensor) -> None:
-    """Capture the softmax of `logits`, which `scores` describes."""
-    frame = session.frames.attending
-    module = None if frame is None else frame.module
-    fold = HeadFold.of(scores.lead, tuple(scores.k.shape[:-2]), module)
-    terms = Terms()
-    for coefficient, term in scores.added:
-        terms &= fold_terms(fold, session.masks.added(term, coefficient))
-    for hidden in scores.hidden:
-        terms &= fold_terms(fold, session.masks.hidden(hidden))
-    plain = q = fold.queries(scores.q)
-    for multiplier in scores.per_head:
-        q = q * fold.term(multiplier).to(q.dtype)
-    scale = scores.factor * (1.0 if scores.cap is None else scores.cap)
-    call = Call(
-        implementation="hand-written",
-        q=q,
-        k=fold.keys(scores.k),
-        scale=scale,
-        passed=None if scores.per_head else scale,
-        terms=terms,
-        softcap=scores.cap,
-        traced_q=plain,
-    )
-    rows = fold.queries(logits)
-    if not session.capture(call, module, lambda problem: replay.gives_softmax_of(problem, None, rows)):
-        session.mismatch(call, module)
-
-
-Find = Callable[[object], Scores | None]
-
-
-def _add(find: Find, args: Args, kwargs: Kwargs) -> Scores | None:
-    """A sum of scores and something else. A sum of two scores is followed only if it is a tensor and itself."""
-    one, other, alpha = args[0], args[1], kwargs.get("alpha", 1)
-    mine, theirs, times = find(one), find(other), _number(alpha)
-    if mine is not None and theirs is not None:
-        return mine.times(1 + times) if one is other and times is not None else None
-    if mine is not None:
-        return mine.plus(other, alpha)
-    return theirs.plus(one) if theirs is not None and times == 1 else None
-
-
-def _subtract(find: Find, args: Args, kwargs: Kwargs) -> Scores | None:
-    mine, alpha = find(args[0]), _number(kwargs.get("alpha", 1))
-    made_of_scores = find(args[1]) is not None
-    return None if mine is None or alpha is None or made_of_scores else mine.plus(args[1], -alpha)
-
-
-def _multiply(find: Find, args: Args, kwargs: Kwargs) -> Scores | None:  # noqa: ARG001
-    mine = find(args[0])
-    if mine is not None:
-        return mine.times(args[1])
-    theirs = find(args[1])
-    return None if theirs is None else theirs.times(args[0])
-
-
-def _divide(find: Find, args: Args, kwargs: Kwargs) -> Scores | None:
-    mine = find(args[0])
-    if mine is None or kwargs.get("rounding_mode") is not None:
-        return None
-    by = args[1]
-    return mine.times(1 / by) if isinstance(by, Tensor) or by else None
-
-
-def _fill(find: Find, args: Args, kwargs: Kwargs) -> Scores | None:
-    mine = find(args[0])
-    given = dict(zip(("mask", "value"), args[1:], strict=False)) | kwargs
-    return None if mine is None else mine.without(given["mask"], given["value"])
-
-
-def _where(find: Find, args: Args, kwargs: Kwargs) -> Scores | None:
-    condition, yes, no = (*args, *kwargs.values())[:3]
-    if not isinstance(condition, Tensor) or condition.dtype is not torch.bool:
-        condition, yes = yes, condition  # scores.where(condition, other)
-    if (mine := find(yes)) is not None:
-        return mine.without(~condition, no)
-    mine = find(no)
-    return None if mine is None else mine.without(condition, yes)
-
-
-def _baddbmm(find: Find, args: Args, kwargs: Kwargs) -> Scores | None:  # noqa: ARG001
-    given = dict(zip(("input", "batch1", "batch2"), args, strict=False)) | kwargs
-    scores = product(given["batch1"], given["batch2"], given.get("alpha", 1))
-    beta = given.get("beta", 1)
-    return scores if scores is None or beta == 0 else scores.plus(given["input"], beta)
-
-
-UNCHANGED = (
-    *("clamp", "clamp_min", "clip", "max", "maximum", "nan_to_num"),
-    *("float", "half", "bfloat16", "double", "to", "type", "type_as", "contiguous", "clone"),
-    *("view", "reshape", "unflatten", "flatten", "unsqueeze", "squeeze", "__getitem__"),
-)
-"""Operations after which the description still holds, up to the shape."""
-STEPS: dict[str, Callable[[Find, Args, Kwargs], Scores | None]] = {
-    **dict.fromkeys(("matmul", "bmm", "__matmul__"), lambda _, args, __: product(*args[:2]) if len(args) > 1 else None),
-    "einsum": lambda _, args, __: contraction(args[0], args[1:]),
-    "baddbmm": _baddbmm,
-    **dict.fromkeys(("add", "__radd__"), _add),
-    **dict.fromkeys(("sub", "subtract"), _subtract),
-    **dict.fromkeys(("mul", "multiply", "__rmul__"), _multiply),
-    **dict.fromkeys(("div", "divide", "true_divide"), _divide),
-    "masked_fill": _fill,
-    "where": _where,
-    "tanh": lambda find, args, _: None if (mine := find(args[0])) is None else mine.capped(),
-    **dict.fromkeys(UNCHANGED, lambda find, args, _: find(args[0])),
-}
-"""How each operation changes the description of the scores. The caller then compares its shape with the result's."""

@@ -19,22 +19,14 @@ from isotherm.probe.keep import Keeper, storage_of
 from isotherm.probe.kinds import kind_of
 from isotherm.probe.masks import Masks, Terms
 from isotherm.probe.owner import sessions_here
-from isotherm.record import Unseen
+from isotherm.probe.reasons import ELSEWHERE, FAILED, KERNEL, MISMATCH, NO_SOFTMAX, OPAQUE
+from isotherm.record import Severity, Unseen
 
 if TYPE_CHECKING:
+    from isotherm.probe.close import CloseLook
     from isotherm.probe.sdpa import KernelCall
 
-FAILED = Text("the probe failed while looking at it: {error}", "探测时出错：{error}")
-MISMATCH = Text(
-    "what was read from the call ({what}) does not give the model's own result again",
-    "用从调用中读到的内容（{what}）算不出模型自己的结果",
-)
-OTHER_SOFTMAX = Text(
-    "it has a softmax over scores that could not be followed back to one q·k",
-    "其中有一个 softmax，其分数无法追溯到单一的 q·k",
-)
 NO_TERMS = Terms()
-NO_SOFTMAX = Text("it ran, and no softmax over q·k was recognised in it", "已运行，但其中没有识别出对 q·k 的 softmax")
 
 
 class NotFinite(NamedTuple):
@@ -46,18 +38,20 @@ class NotFinite(NamedTuple):
 
 @dataclass
 class Seen:
-    """What a probe brings back: `captures` in the order of the calls, the attention modules that it could not see into, and
-    the first module with a captured call inside it whose output is not finite."""
+    """What a probe brings back: `captures` in the order of the calls, the attention modules that it could not see into, the
+    first module with a captured call inside it whose output is not finite, and `suspects`, the names of modules that have
+    projections like those of attention. A second probe may look at these more closely."""
 
     captures: list[Capture] = field(default_factory=list)
     unseen: list[Unseen] = field(default_factory=list)
     not_finite: NotFinite | None = None
+    suspects: list[str] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
 class Call:
     """An attention call as an adapter understood it: q [B, Hq, T, D], k [B, Hkv, S, D]. If the multiplier of q·k is not one
-    number, q contains it, and `traced_q` is q without it."""
+    number, q contains it, and `traced_q` is q without it. `rows`, `total` and `affine` are those of a `Capture`."""
 
     implementation: str
     q: Tensor
@@ -71,11 +65,19 @@ class Call:
     softcap: float | None = None
     sink: Tensor | None = None
     traced_q: Tensor | None = None
+    rows: Tensor | None = None
+    total: int | None = None
+    affine: bool | None = True
+
+    def with_sink(self, sink: Tensor) -> "Call":
+        """The same call with the logit [Hq] of a sink."""
+        return replace(self, sink=sink)
 
     def problem(self) -> Problem:
         """The call as a problem that can be replayed. The first query is at the position of key `first`."""
         q, k = self.q.detach(), self.k.detach()
-        positions = torch.arange(q.shape[2], device=q.device) + self.first
+        positions = torch.arange(q.shape[2], device=q.device) if self.rows is None else self.rows
+        positions = positions + self.first
         visibility = Visibility(positions, k.shape[2], self.causal, self.window, self.terms.mask)
         return Problem(q, k, k, visibility, self.scale, self.terms.bias, self.softcap)
 
@@ -83,8 +85,13 @@ class Call:
 class Session:
     """The state of one probe. Adapters look only if it is `awake`, and only in its `own_work`."""
 
-    def __init__(self, model: nn.Module) -> None:
+    def __init__(self, model: nn.Module, closely: frozenset[str] = frozenset()) -> None:
         self.seen = Seen()
+        self.model = model
+        self.closely = closely
+        self.close_look: CloseLook | None = None
+        self.elsewhere: dict[str, nn.Module] = {}
+        self._weights: set[int] | None = None
         self.keeper = Keeper()
         self.frames = Frames(model, self.keeper)
         self.masks = Masks()
@@ -164,12 +171,43 @@ class Session:
         name, kind = self._subject(module)
         self.miss(FAILED.format(error=f"{type(error).__name__}: {error}"), name, kind)
 
-    def miss(self, why: Text, name: str, kind: str) -> None:
+    def miss(self, why: Text, name: str, kind: str, severity: Severity = "warning") -> None:
         """List a module as unseen, once for each reason."""
         self._explain()
-        entry = Unseen(name, kind, why)
+        module = self.frames.modules.get(name)
+        entry = Unseen(name, kind, why, severity, "" if module is None else type(module).__module__.split(".")[0])
         if entry not in self.seen.unseen:
             self.seen.unseen.append(entry)
+
+    def met_in_a_transform(self, why: Text) -> None:
+        """List the running module as unseen if the code that runs is inside a transform such as vmap."""
+        if torch._C._functorch.peek_interpreter_stack() is None or not self.frames.stack or self._busy:
+            return
+        name, kind = self._subject(None)
+        self.miss(why, name, kind)
+
+    def is_weight(self, tensor: Tensor) -> bool:
+        """Whether the tensor is a parameter of the model, or a view of one."""
+        if isinstance(tensor, nn.Parameter):
+            return True
+        if self._weights is None:
+            self._weights = {storage_of(parameter) for parameter in self.model.parameters()}
+        return storage_of(tensor) in self._weights
+
+    def is_close_to_top(self) -> bool:
+        """Whether the innermost module is one to look at closely."""
+        top = self.frames.top
+        return bool(self.closely) and top is not None and top.name in self.closely
+
+    def might_miss(self, module: nn.Module) -> bool:
+        """Whether the model is running here, and the module, which another thread runs, is a part of it. One such module is
+        enough to know."""
+        return bool(self.frames.stack) and not self.elsewhere and id(module) in self.frames.names
+
+    def finish(self) -> None:
+        """List what the forward ran in other threads."""
+        for name, module in self.elsewhere.items():
+            self.miss(ELSEWHERE, name, type(module).__name__)
 
     def capture(
         self, call: Call, module: nn.Module | None = None, agrees: Callable[[Problem], bool] | None = None
@@ -184,7 +222,12 @@ class Session:
         k_factor, k_source = factors.trace(call.k, around)
         what = kind_of(problem, name, around, module, (q_source, k_source))
         sink = None if call.sink is None else call.sink.detach().flatten()
-        self.add(Capture(name, kind, what, call.implementation, problem, sink, call.passed, q_factor, k_factor))
+        self.add(
+            Capture(
+                name, kind, what, call.implementation, problem, sink, call.passed, q_factor, k_factor,
+                rows=call.rows, total=None if call.rows is None else call.total, affine=call.affine,
+            )
+        )  # fmt: skip
         return True
 
     def mismatch(self, call: Call, module: nn.Module | None = None) -> None:
@@ -234,13 +277,21 @@ class Session:
         with self.own_work(module):
             frame = self.frames.pop(module, given, result)
             if frame is not None and result is not None:
-                self._account(frame)
+                self._account(frame, result)
                 self._inspect(frame, result)
 
-    def _account(self, frame: Frame) -> None:
-        """List an attention module as unseen if nothing was captured in it, for no reason that is listed already."""
-        if frame.attends and not frame.explained:
-            self.miss(NO_SOFTMAX, frame.name, frame.kind)
+    def _account(self, frame: Frame, result: Any) -> None:
+        """Suspect a module that may attend if nothing was captured in it. After a close look, list it as unseen if its result
+        does not come from its projections, or if it has no softmax."""
+        if frame.explained or not frame.may_attend:
+            return
+        if self.close_look is None:
+            self.seen.suspects.append(frame.name)
+            self._explain()
+        elif frame.met or not self.close_look.reaches(frame, result):
+            self.miss(OPAQUE.format(what=frame.met or KERNEL), frame.name, frame.kind)
+        elif frame.unnormalised:
+            self.miss(NO_SOFTMAX, frame.name, frame.kind, "note")
 
     def _inspect(self, frame: Frame, result: Any) -> None:
         """Note the first module with a captured call inside it whose output is not finite."""

@@ -154,11 +154,13 @@ class Context:
 
 @dataclass(frozen=True)
 class Unseen:
-    """An attention module that the probe could not see into."""
+    """An attention module that the probe could not see into. `library` is the package that its class comes from."""
 
     name: str
     module: str
     why: Text
+    severity: Severity = "warning"
+    library: str = ""
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,333 @@
+"""Watch the operations of a forward pass: fused attention, hand-written attention, projections without a module, and writes to
+memory that the probe still refers to. Whoever sees the operations (`mode.py`, `close.py`) reports them here."""
+
+import functools
+from collections.abc import Iterable, Iterator
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch._ops import HigherOrderOperator, OpOverload, OpOverloadPacket
+from torch.utils.weak import WeakTensorKeyDictionary
+
+from isotherm.probe import flex, multihead, opaque, products, sdpa
+from isotherm.probe.keep import storage_of
+from isotherm.probe.reasons import OTHER_SOFTMAX
+from isotherm.probe.recognise import recognise_logits, recognise_weights
+from isotherm.probe.scores import Scores
+from isotherm.probe.session import Session
+from isotherm.probe.trail import STEPS, VIEWS, Trail, seen_as
+
+MATRICES = {"matmul": 0, "bmm": 0, "mm": 0, "__matmul__": 0, "linear": 0, "baddbmm": 1, "addbmm": 1, "addmm": 1}
+"""Products of matrices, and where their first factor stands."""
+PRODUCTS = frozenset({*MATRICES, "__rmatmul__", "einsum", "tensordot", "inner"})
+NORMS = frozenset({"normalize", "layer_norm", "rms_norm", "group_norm", "native_layer_norm"})
+SOFTMAXES = frozenset({"softmax", "special_softmax", "safe_softmax", "softmin", "gumbel_softmax"})
+SUMS = frozenset({"sum", "mean"})
+KERNELS = frozenset({"scaled_dot_product_attention", "multi_head_attention_forward", "flex_attention"})
+ALWAYS = frozenset({*PRODUCTS, *NORMS, *SOFTMAXES, *KERNELS, opaque.NAME})
+"""Functions that are always looked at. Others matter only while a product is being followed."""
+CONTAINERS = (tuple, list)
+OUTER = frozenset({"mul", "multiply", "__mul__"})
+NAMES = {
+    "binary": ("input", "other"),
+    "masked_fill": ("input", "mask", "value"),
+    "where": ("condition", "input", "other"),
+    "baddbmm": ("input", "batch1", "batch2"),
+    "addbmm": ("input", "batch1", "batch2"),
+    "addmm": ("input", "mat1", "mat2"),
+    "bmm": ("input", "mat2"),
+    "mm": ("input", "mat2"),
+    "linear": ("input", "weight", "bias"),
+    "einsum": ("equation", "operands"),
+    "tensordot": ("a", "b", "dims"),
+}
+"""Names of arguments, by which they may be passed; «binary» for every other function."""
+Call = tuple[tuple[Any, ...], dict[str, Any]]
+
+
+class Known(NamedTuple):
+    """What is known of a function once and for all."""
+
+    name: str
+    writes: bool
+    always: bool
+
+
+@functools.cache
+def known(func: Any) -> Known:
+    """The function's name, whether it writes to its first argument, and whether it is always looked at."""
+    name = _name(func)
+    writes = _writes(name)
+    return Known(name, writes, writes or name in ALWAYS)
+
+
+def _name(func: Any) -> str:
+    """The function's name without its overload: "softmax" of `aten::_softmax.int`, "mT" of that attribute."""
+    name = str(getattr(func, "__name__", ""))
+    if isinstance(func, (OpOverload, OpOverloadPacket)):
+        return opaque.NAME if opaque.is_foreign(func) else name.partition(".")[0].removeprefix("_")
+    if isinstance(func, HigherOrderOperator):
+        return str(func.name())
+    if name == "__get__":
+        return str(getattr(getattr(func, "__self__", None), "__name__", ""))
+    return name
+
+
+def _writes(name: str) -> bool:
+    return name == "__setitem__" or (name.endswith("_") and not name.endswith("__"))
+
+
+def positional(name: str, args: Any, kwargs: Any) -> Call:
+    """The arguments with those that were passed by keyword in their places."""
+    given, left = list(args), dict(kwargs)
+    for name_of_argument in NAMES.get(name, NAMES["binary"])[len(given) :]:
+        key = "self" if name_of_argument == "input" and "self" in left else name_of_argument
+        if key not in left:
+            break
+        given.append(left.pop(key))
+    return tuple(given), left
+
+
+class Watch:
+    """Follows the operations of one forward pass, whoever reports them."""
+
+    def __init__(self, session: Session) -> None:
+        self.session = session
+        self._trails = WeakTensorKeyDictionary()
+        self._outer = WeakTensorKeyDictionary()
+
+    def wants(self, name: str, args: Any, result: Any) -> bool:
+        """Whether a call of a function that is not always looked at matters now."""
+        if type(result) not in CONTAINERS and not isinstance(result, Tensor):
+            return False
+        if self._trails.data:
+            return True
+        if name in OUTER:
+            return len(args) > 1 and all(isinstance(x, Tensor) and x.numel() < result.numel() for x in args[:2])
+        return name in SUMS and bool(self._outer.data)
+
+    def before(self, name: str, args: Any, kwargs: Any) -> None:
+        """Look at a call that is about to run."""
+        if name in SOFTMAXES:
+            self._softmax(name, *positional(name, args, kwargs))
+        target = kwargs.get("out", args[0] if args and _writes(name) else None)
+        if isinstance(target, Tensor):
+            self.session.keeper.before_write(target)
+
+    def after(self, name: str, args: Any, kwargs: Any, result: Any) -> None:
+        """Look at a call that has run."""
+        if name in KERNELS:
+            self._kernel(name, args, kwargs, result)
+        elif name == "__setitem__":
+            self._written(*args[:3])
+        else:
+            args, kwargs = positional(name.rstrip("_"), args, kwargs)
+            self._project(name, (*args, *kwargs.values()), result)
+            self._follow(name, args, kwargs, result)
+
+    def _kernel(self, name: str, args: Any, kwargs: Any, result: Any) -> None:
+        if name == "scaled_dot_product_attention":
+            sdpa.look(self.session, sdpa.KernelCall.of(args, kwargs, result))
+        elif name == "flex_attention":
+            flex.look(self.session, args, result)
+        else:
+            multihead.look_at_function(self.session, args, kwargs)
+
+    def _project(self, name: str, args: Any, result: Any) -> None:
+        """Record a projection or a norm that is a function call and not a module."""
+        frame = self.session.frames.top
+        if frame is None or (name not in PRODUCTS and name not in NORMS):
+            return
+        if name in NORMS:
+            if not frame.normalises:
+                self.session.frames.note(frame, f"{frame.name}.{name}", "norm", args, result)
+            return
+        weight = next((x for x in args if isinstance(x, Tensor) and x.dim() >= 2 and self.session.is_weight(x)), None)
+        if weight is not None and not frame.projects:
+            memory = storage_of(weight)
+            named = frame.module.named_parameters()
+            own = next((key for key, value in named if storage_of(value) == memory), name)
+            given = [x for x in args if isinstance(x, Tensor) and x is not weight and not self.session.is_weight(x)]
+            self.session.frames.note(frame, f"{frame.name}.{own}", "projection", given, result)
+
+    def _follow(self, name: str, args: Any, kwargs: Any, result: Any) -> None:
+        """Say what the result is, if it is a product of two activations or made from one."""
+        in_place = _writes(name)
+        plain = name[:-1] if in_place else name
+        results = [result] if isinstance(result, Tensor) else list(result) if isinstance(result, (tuple, list)) else []
+        results = [one for one in results if isinstance(one, Tensor) and one.dtype.is_floating_point]
+        if plain in OUTER and len(args) > 1 and len(results) == 1:
+            self._note_outer(args[0], args[1], results[0])
+        trail = self._made(plain, args, kwargs, results)
+        for one in results:
+            if trail is not None:
+                self._trails[one] = trail
+            elif in_place or "out" in kwargs:
+                self._trails.pop(one, None)
+
+    def _made(self, name: str, args: Any, kwargs: Any, results: list[Tensor]) -> Trail | None:
+        """The trail of a function's results."""
+        if not results or not args:
+            return None
+        if name in PRODUCTS:
+            return self._multiplied(name, args, kwargs, results[0])
+        if name in SUMS and isinstance(args[0], Tensor) and args[0] in self._outer:
+            return self._summed(name, args, kwargs)
+        known = [trail for one in _flat((*args, *kwargs.values())) if (trail := self._find(one)) is not None]
+        if not known:
+            return None
+        if name in SOFTMAXES:
+            return Trail(known[0].origins, None, None, captured=True)
+        step = STEPS.get(name)
+        trail = None if step is None or len(results) > 1 else step(self._find, args, kwargs)
+        if trail is None:
+            return known[0].lost(*known[1:])
+        if trail.scores is None:
+            return trail
+        if name in VIEWS or name == "contiguous":
+            return seen_as(trail, args[0], results[0])
+        shape = tuple(results[0].shape)
+        return trail if trail.scores.shape == shape else trail.now(trail.scores.viewed(shape))
+
+    def _multiplied(self, name: str, args: Any, kwargs: Any, result: Tensor) -> Trail | None:
+        """A product: of an activation with a weight (the trail ends), of weights over keys with values, or of q with k."""
+        factors = _factors(name, args)
+        if factors is None:
+            return None
+        (x, over_x), (y, over_y) = factors
+        mixed = self._mixed(x, over_x) or self._mixed(y, over_y)
+        if mixed is not None or self.session.is_weight(x) or self.session.is_weight(y):
+            return mixed
+        if not self._attended(x, over_x) and not self._attended(y, over_y):
+            scores = self._product(name, args)
+            return None if scores is None else self._shifted(name, scores, args, kwargs, result)
+        return None
+
+    def _mixed(self, tensor: Tensor, axis: int) -> Trail | None:
+        """The trail of scores that are mixed over their heads; None if the product is over rows or keys."""
+        trail = self._find(tensor)
+        if trail is None or trail.scores is None or trail.captured:
+            return None
+        return trail.lost() if trail.scores.order[axis % tensor.dim()] < len(trail.scores.lead) else None
+
+    def _attended(self, tensor: Tensor, axis: int) -> bool:
+        """Whether the tensor is weights over keys along `axis`, which are now used."""
+        trail = self._find(tensor)
+        if trail is None:
+            return False
+        if trail.captured:
+            return True
+        if recognise_weights(self.session, trail, tensor, axis):
+            self._trails[tensor] = Trail(trail.origins, None, None, captured=True)
+            return True
+        self.session.frames.mark_unnormalised()
+        return False
+
+    @staticmethod
+    def _product(name: str, args: Any) -> Scores | None:
+        if name == "einsum":
+            return products.of_einsum(args[0], args[1:])
+        if name == "tensordot":
+            return products.of_tensordot(args[0], args[1], args[2] if len(args) > 2 else 2)
+        if name == "inner":
+            return products.of_inner(args[0], args[1])
+        x, y = args[MATRICES.get(name, 0) :][:2]
+        if name == "__rmatmul__":
+            x, y = y, x
+        return products.of_matrices(x, y.mT if name == "linear" else y)
+
+    def _shifted(self, name: str, scores: Scores, args: Any, kwargs: Any, result: Tensor) -> Trail | None:
+        """The product as its function returns it: with an input added (baddbmm, addmm) and a factor."""
+        trail = Trail.of(scores)
+        if MATRICES.get(name) == 1:
+            alpha, beta = kwargs.get("alpha", 1), kwargs.get("beta", 1)
+            scaled = scores.times(alpha)
+            trail = trail.now(scaled if scaled is None or beta == 0 else scaled.plus(args[0], beta))
+        if trail.scores is not None and trail.scores.shape != tuple(result.shape):
+            trail = trail.now(None)
+        return trail
+
+    def _note_outer(self, x: Any, y: Any, result: Tensor) -> None:
+        """Remember the factors of a product that is larger than both: its sum over an axis may be q·kᵀ."""
+        if isinstance(x, Tensor) and isinstance(y, Tensor) and result.numel() > max(x.numel(), y.numel()):
+            if self.session.is_weight(x) or self.session.is_weight(y):
+                return
+            self._outer[result] = x, y
+
+    def _summed(self, name: str, args: Any, kwargs: Any) -> Trail | None:
+        """(x * y).sum(axes): q·kᵀ, or weights over keys times values."""
+        product = args[0]
+        x, y = self._outer[product]
+        axes = kwargs.get("dim", args[1] if len(args) > 1 else None)
+        if axes is None:
+            return None
+        axes = [axes] if isinstance(axes, int) else list(axes)
+        over = [axis % product.dim() for axis in axes]
+        for one in (x, y):
+            near = [axis - (product.dim() - one.dim()) for axis in over]
+            if len(near) == 1 and near[0] >= 0 and one.shape[near[0]] > 1 and self._attended(one, near[0]):
+                return None
+        scores = products.of_outer(x, y, over, kept=bool(kwargs.get("keepdim", args[2] if len(args) > 2 else False)))
+        if scores is None:
+            return None
+        length = 1
+        for axis in over:
+            length *= product.shape[axis]
+        return Trail.of(scores if name == "sum" else scores.times(1 / length) or scores)
+
+    def _written(self, target: Any, index: Any, value: Any) -> None:
+        """scores[mask] = −inf hides entries; any other write loses the description, or brings that of what is written."""
+        trail, theirs = self._find(target), self._find(value)
+        if trail is None and theirs is None:
+            return
+        step = None
+        if trail is not None and theirs is None and isinstance(index, Tensor) and index.dtype is torch.bool:
+            step = STEPS["masked_fill"](self._find, (target, index, value), {})
+        self._trails[target] = step or (trail or theirs).lost()  # type: ignore[union-attr]
+
+    def _find(self, tensor: object) -> Trail | None:
+        return self._trails.get(tensor) if isinstance(tensor, Tensor) else None
+
+    def _softmax(self, name: str, args: Any, kwargs: Any) -> None:
+        """Capture a softmax over followed scores, or list it as unseen."""
+        logits, trail = args[0], self._find(args[0])
+        axis = kwargs.get("dim", args[1] if len(args) > 1 and name != "gumbel_softmax" else -1)
+        if trail is not None and trail.captured:
+            return
+        if trail is not None and isinstance(axis, int) and not trail.exponential:
+            if name == "softmin":
+                logits, trail = -logits, trail.now(None if trail.scores is None else trail.scores.times(-1.0))
+            recognise_logits(self.session, trail, logits, axis)
+            return
+        frame = self.session.frames.attending
+        if frame is not None and frame.attends and logits.dim() > 2:
+            self.session.miss(OTHER_SOFTMAX, frame.name, frame.kind)
+
+
+def _factors(name: str, args: Any) -> tuple[tuple[Tensor, int], tuple[Tensor, int]] | None:
+    """The two factors of a product, each with the axis that is summed over."""
+    if name == "einsum":
+        operands = args[1] if len(args) == 2 and isinstance(args[1], (list, tuple)) else args[1:]
+        left = str(args[0]).replace(" ", "").split("->")[0].split(",")
+        if len(operands) != 2 or len(left) != 2:
+            return None
+        result = str(args[0]).replace(" ", "").partition("->")[2]
+        summed = [x for x in left[0] if x.isalpha() and x in left[1] and x not in result]
+        over = [0 if not summed else names.index(summed[-1]) - len(names) for names in left]
+        pairs = tuple(zip(operands, over, strict=True))
+    elif name in ("tensordot", "inner"):
+        pairs = (args[0], -1), (args[1], -1)
+    else:
+        x, y = args[MATRICES.get(name, 0) :][:2]
+        pairs = ((y, -1), (x, -2)) if name == "__rmatmul__" else ((x, -1), (y, -1 if name == "linear" else -2))
+    usable = all(isinstance(x, Tensor) and x.dtype.is_floating_point and x.dim() >= -axis for x, axis in pairs)
+    return pairs if usable else None  # type: ignore[return-value]
+
+
+def _flat(values: Iterable[Any]) -> Iterator[Any]:
+    for value in values:
+        if isinstance(value, (tuple, list)):
+            yield from value
+        else:
+            yield value
