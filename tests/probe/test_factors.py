@@ -234,7 +234,7 @@ def test_a_bias_before_the_weight_is_not_taken_for_it():
 
     with probe(model := Bare()) as seen:
         model(states())
-    assert seen.captures[0].k_factor.source == ".w"
+    assert seen.captures[0].k_factor.source == "w"
 
 
 def test_projections_one_module_up_are_found():

@@ -7,11 +7,12 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.overrides import TorchFunctionMode
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from isotherm.probe import multihead
+from isotherm.probe.parts import parts_of, weight_of
 from isotherm.probe.scores import STEPS, Scores, emit
 from isotherm.probe.sdpa import KernelCall, look
 from isotherm.probe.session import OTHER_SOFTMAX, Session
@@ -103,11 +104,11 @@ class Mode(TorchFunctionMode):
             if not frame.normalises:
                 self._session.frames.note(frame, f"{frame.name}.{name}", "norm", args, result)
             return
-        weight = next((x for x in args if isinstance(x, nn.Parameter) and x.dim() >= 2), None)
-        if weight is not None and not frame.projects:
-            own = next((key for key, value in frame.module.named_parameters() if value is weight), name)
+        weight = None if frame.projects else weight_of(name, args)
+        if weight is not None:
+            own, parts = parts_of(frame, name, args, weight)
             given = [x for x in args if isinstance(x, Tensor) and x is not weight]
-            self._session.frames.note(frame, f"{frame.name}.{own}", "projection", given, result)
+            self._session.frames.note(frame, own, "projection", given, result, parts)
 
     def _follow(self, name: str, args: Any, kwargs: Any, result: Tensor) -> None:
         """Describe the result, if it is made from a q·kᵀ that is being followed."""
