@@ -45,7 +45,7 @@ def viewed(used: Tensor, output: Tensor) -> Layout | None:
     if dim == width:
         return Layout(width, dim)
     first = used.storage_offset() - output.storage_offset()
-    starts = tuple((first + head * used.stride(1)) % width for head in range(heads))
+    starts = tuple(int(first + head * used.stride(1)) % width for head in range(heads))
     inside = all(start + (dim - 1) * step < width for start in starts)
     return Layout(width, dim, starts, step) if inside else None
 

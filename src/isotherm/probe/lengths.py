@@ -29,8 +29,8 @@ Measure = Callable[[Tensor, Tensor], Tensor]
 
 @dataclass(frozen=True)
 class Match:
-    """`ratio` is used length / projected length, [B, T, H]; `spread` is its distance from the form that was asked for. `way` [H]
-    says which of the record's `blocks` blocks of `dim` features is which head."""
+    """`ratio` is used length / projected length, [B, T, H]; `spread` is its distance from the form that was asked for. `way`
+    [H] says which of the record's `blocks` blocks of `dim` features is which head."""
 
     record: Record
     ratio: Tensor

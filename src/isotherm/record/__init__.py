@@ -6,6 +6,7 @@
 from isotherm.record.check import (
     SCHEMA,
     Advice,
+    Change,
     CheckRecord,
     Comparison,
     Context,
@@ -44,6 +45,7 @@ __all__ = [
     "CLAIM_SCHEMA",
     "SCHEMA",
     "Advice",
+    "Change",
     "CheckRecord",
     "ClaimRecord",
     "Comparison",
