@@ -14,7 +14,7 @@ from typing import Literal
 import torch
 from torch import nn
 
-from isotherm.checkup.changes import parameters_of, said
+from isotherm.checkup.changes import Members, said
 from isotherm.checkup.heads import heads_of_layers
 from isotherm.checkup.measure import Batch, measure
 from isotherm.checkup.trial import Bench
@@ -29,6 +29,8 @@ RUNS = 12
 """How many times the model is run for trials at most."""
 EXPONENTS = (-1.0, 2.0, -2.0, 0.5, -0.5)
 """Powers of a number that the logits may depend on, beside 1: a temperature that divides, a gain that q and k share."""
+SLOWEST = 0.05
+"""A statistic that changes less than this for a change of the factor (both as logarithms) is made by something else."""
 BELOW_LIMIT = 0.99
 """Aim at this part of a limit that is to be kept, so that rounding does not exceed it."""
 
@@ -120,8 +122,12 @@ class Advisor:
 
     def find(self, wants: Sequence[Want]) -> dict[Want, Found]:
         """Advice for each want. The model runs only if there is one."""
+        if not wants:
+            return {}
+        self._members = Members(self._model)
         attempts = [self._attempt(want) for want in dict.fromkeys(wants)]
-        bench = Bench(self._model, self._batch, self._captures, {attempt.place.home for attempt in attempts})
+        homes = {attempt.place.home for attempt in attempts} | {capture.name for capture in self._captures}
+        bench = Bench(self._model, self._batch, self._captures, homes)
         for _ in range(RUNS):
             chosen = _compatible([attempt for attempt in attempts if attempt.found is None and attempt.left])
             if not chosen:
@@ -133,7 +139,7 @@ class Advisor:
 
     def _attempt(self, want: Want) -> _Attempt:
         capture = self._captures[want.layer]
-        place = Place(self._model, capture, self._layers[want.layer].scale.source.split(" ")[0])
+        place = Place(self._members, capture, self._layers[want.layer].scale.source.split(" ")[0])
         factor = self._factor(want, capture)
         if factor is None:
             return _Attempt(want, want.target / want.before, place, [])
@@ -148,14 +154,19 @@ class Advisor:
         factor = want.target / want.before
         if want.statistic == "scale" or (capture.problem.bias is None and capture.problem.softcap is None):
             return factor
+        before, step = want.before, log(factor)
         for _ in range(8):
             value = self._replayed(want, factor)
             if value is None or not value > 0 or not 1e-6 < factor < 1e6:
                 return None
             if abs(value / want.target - 1) < NEAR / 10:
                 return factor
-            factor *= want.target / value
-        return factor if want.met_by(self._replayed(want, factor)) else None
+            slope = log(value / before) / step  # of the statistic over the factor, both as logarithms
+            if slope < SLOWEST:
+                return None
+            before, step = value, log(want.target / value) / slope
+            factor *= exp(step)
+        return None
 
     def _replayed(self, want: Want, factor: float) -> float | None:
         """The statistic of the captured q and k if their scale is multiplied by a factor."""
@@ -184,7 +195,7 @@ class Advisor:
 
     def _worked(self, attempt: _Attempt, after: float) -> Found:
         want, way, changes = attempt.want, attempt.left[0], attempt.changes
-        known = parameters_of(self._model)
+        known = self._members.parameters
         how = said(changes, lambda name: known[name].dim())
         how = TRIED.format(how=how, what=WHAT[want.statistic], before=want.before, after=after)
         if want.heads is not None and not way.own:
@@ -199,7 +210,7 @@ class Advisor:
         """The parameters that q and k of a layer are made with, by id."""
         capture, found = self._captures[layer], set[int]()
         sources = {name for one in (capture.q_factor, capture.k_factor) for name in (one.source, one.norm) if name}
-        for name, parameter in parameters_of(self._model).items():
+        for name, parameter in self._members.parameters.items():
             if any(name == source or name.startswith(f"{source}.") for source in sources):
                 found.add(id(parameter))
         return found
@@ -227,7 +238,7 @@ def _compatible(attempts: list[_Attempt]) -> list[_Attempt]:
 
 
 def _apart(one: _Attempt, other: _Attempt) -> bool:
-    known = parameters_of(one.place.model)
+    known = one.place.model.parameters
     targets = [{id(known.get(change.target)) for change in attempt.changes} for attempt in (one, other)]
     kinds = {change.kind for attempt in (one, other) for change in attempt.changes}
     if "configuration" in kinds:

@@ -114,17 +114,21 @@ def plain(name: str) -> str:
     return ".".join(part for part in name.split(".") if part != "_orig_mod")
 
 
-def parameters_of(model: nn.Module) -> dict[str, Tensor]:
-    """Every parameter under each of its names: a shared one has several."""
-    return {plain(name): tensor for name, tensor in model.named_parameters(remove_duplicate=False)}
+class Members:
+    """A model's modules and parameters by name. A shared parameter has several names."""
+
+    def __init__(self, model: nn.Module) -> None:
+        self.modules = {plain(name): module for name, module in model.named_modules()}
+        named = model.named_parameters(remove_duplicate=False)
+        self.parameters: dict[str, Tensor] = {plain(name): tensor for name, tensor in named}
 
 
 def make(model: nn.Module, changes: Iterable[Change]) -> None:
     """Make changes to a model that nobody else uses. Its parameters are replaced, not written to: another model may share
     them. A shared parameter is replaced everywhere."""
-    modules = {plain(name): module for name, module in model.named_modules()}
     for change in changes:
-        owner, _, leaf = change.target.rpartition(".")
+        members, (owner, _, leaf) = Members(model), change.target.rpartition(".")
+        modules = members.modules
         if change.kind == "configuration":
             for module in modules.values():
                 if hasattr(config := getattr(module, "config", None), change.target):
@@ -132,7 +136,7 @@ def make(model: nn.Module, changes: Iterable[Change]) -> None:
         elif change.kind == "attribute":
             vars(modules[owner])[leaf] = change.number
         else:
-            old = parameters_of(model)[change.target]
+            old = members.parameters[change.target]
             new = nn.Parameter(_changed(old.detach().clone(), change), requires_grad=old.requires_grad)
             for module in modules.values():
                 for name, tensor in module._parameters.items():

@@ -11,9 +11,9 @@ from functools import partial
 from math import log, prod
 from typing import Any, Literal
 
-from torch import Tensor, nn
+from torch import Tensor
 
-from isotherm.checkup.changes import Slice, parameters_of, plain, slices
+from isotherm.checkup.changes import Members, Slice, plain, slices
 from isotherm.probe import Capture, Factor
 from isotherm.record import Change
 
@@ -40,10 +40,10 @@ class Way:
 
 @dataclass(frozen=True)
 class Place:
-    """Where a captured call is: the model's modules and parameters by name, the call, and the configuration key that declares
-    its scale, if one does."""
+    """Where a captured call is: the model's members, the call, and the configuration key that declares its scale, if one
+    does."""
 
-    model: nn.Module
+    model: Members
     capture: Capture
     key: str
 
@@ -55,20 +55,19 @@ class Place:
     @property
     def home(self) -> str:
         """The innermost module around the call, its projections and its norms."""
-        modules = {plain(name) for name, _ in self.model.named_modules()}
         factors = (self.capture.q_factor, self.capture.k_factor)
         names = [name for factor in factors for name in (factor.source, factor.norm) if name is not None]
         around = self.capture.name.split(".") if self.capture.name else []
         for end in range(len(around), 0, -1):
             home = ".".join(around[:end])
-            if home in modules and all(name.startswith(f"{home}.") or name == home for name in names):
+            if home in self.model.modules and all(name.startswith(f"{home}.") or name == home for name in names):
                 return home
         return ""
 
     def inside(self) -> dict[str, Tensor]:
         """The parameters of the home, those nearest to the call first."""
         home, here = self.home, self.capture.name
-        found = {n: p for n, p in parameters_of(self.model).items() if not home or n.startswith(f"{home}.")}
+        found = {n: p for n, p in self.model.parameters.items() if not home or n.startswith(f"{home}.")}
         return dict(sorted(found.items(), key=lambda pair: (pair[0].rpartition(".")[0] != here, "k_" in pair[0])))
 
 
@@ -100,21 +99,21 @@ def _projection(place: Place, mine: Factor, other: Factor, heads: Sequence[int] 
         if theirs & set(layout.features()) and theirs != set(layout.features()):
             return
     parts = _parts(place.model, mine)
-    if not parts and len(rows) == layout.width and mine.source in parameters_of(place.model):
+    if not parts and len(rows) == layout.width and mine.source in place.model.parameters:
         parts = [(mine.source, 0, 0, layout.width)]
     targets = [(name, *_cut(rows, axis, first, size)) for name, axis, first, size in parts]
     if targets and all(cuts for *_, cuts in targets):
         yield Way("projection", partial(_multiply, targets), own=heads is not None and bool(layout.starts))
 
 
-def _parts(model: nn.Module, factor: Factor) -> list[tuple[str, int, int, int]]:
+def _parts(model: Members, factor: Factor) -> list[tuple[str, int, int, int]]:
     """The parameters of a projection: name, dimension of the features, index of the first feature, size of the dimension."""
-    known = parameters_of(model)
     if factor.parts:
+        known = model.parameters
         return [(part.name, part.axis, part.first, known[part.name].shape[part.axis]) for part in factor.parts]
-    module = _module(model, factor.source)
+    module = model.modules.get(factor.source or "")
     found = []
-    for path, inner in () if module is None else module.named_modules():
+    for path, inner in () if module is None or not factor.source else module.named_modules():
         for own, parameter in inner.named_parameters(recurse=False):
             axis = 1 if type(inner).__name__ == "Conv1D" and parameter.dim() == 2 else 0
             makes_features = parameter.dim() and parameter.shape[axis] == (factor.layout.width if factor.layout else 0)
@@ -142,8 +141,12 @@ def _multiply(targets: Sequence[tuple[str, int | None, list[Slice]]], factor: fl
 
 def _gains(place: Place, factor: Factor, heads: Sequence[int] | None) -> Iterator[Way]:
     """The gain (and bias) of the query norm; some norms keep their gain minus 1."""
-    module = None if factor.norm is None else _module(place.model, factor.norm)
-    names = [] if module is None else [f"{factor.norm}.{plain(own)}" for own, _ in module.named_parameters()]
+    module = place.model.modules.get(factor.norm or "")
+    names = (
+        []
+        if module is None or factor.norm is None
+        else [f"{factor.norm}.{plain(own)}" for own, _ in module.named_parameters()]
+    )
     targets = [(name, *_of_heads(place, name, heads)) for name in names]
     if not targets or not all(cuts for *_, cuts in targets):
         return
@@ -161,7 +164,7 @@ def _multiply_offset(targets: Sequence[tuple[str, int | None, list[Slice]]], fac
 
 def _of_heads(place: Place, name: str, heads: Sequence[int] | None) -> tuple[int | None, list[Slice]]:
     """The part of a gain or temperature that belongs to these heads: all of it, if heads share it."""
-    shape, count = tuple(parameters_of(place.model)[name].shape), place.heads
+    shape, count = tuple(place.model.parameters[name].shape), place.heads
     dim = place.capture.problem.q.shape[3]
     if heads is None or count == 1:
         return None, [Slice(0, 0)]
@@ -197,7 +200,7 @@ def _with(change: Change, operation: Literal["multiply", "add", "set"], number: 
 def _attributes(place: Place) -> Iterator[Way]:
     """Numbers that the layer's modules keep as attributes named after a scale, those nearest to the call first."""
     home, here = place.home, place.capture.name
-    modules = {plain(name): module for name, module in place.model.named_modules()}
+    modules = place.model.modules
     names = [name for name in modules if name == home or not home or name.startswith(f"{home}.")]
     found = [
         (f"{name}.{attribute}" if name else attribute, float(value))
@@ -211,7 +214,7 @@ def _attributes(place: Place) -> Iterator[Way]:
 
 def _configuration(place: Place) -> Iterator[Way]:
     names = place.capture.name.split(".") if place.capture.name else []
-    around = [_module(place.model, ".".join(names[:end])) for end in range(len(names), -1, -1)]
+    around = [place.model.modules.get(".".join(names[:end])) for end in range(len(names), -1, -1)]
     configs = (getattr(module, "config", None) for module in around)
     value: Any = getattr(next((config for config in configs if config is not None), None), place.key, None)
     if place.key in POWERS and type(value) in (int, float) and value:
@@ -220,10 +223,6 @@ def _configuration(place: Place) -> Iterator[Way]:
 
 def _set(target: str, value: float, kind: Literal["attribute", "configuration"], power: int, factor: float) -> Changes:
     return (Change(target, "set", rounded(value * factor**power), kind),)
-
-
-def _module(model: nn.Module, name: str | None) -> nn.Module | None:
-    return next((module for own, module in model.named_modules() if plain(own) == name), None)
 
 
 def rounded(number: float) -> float:
