@@ -198,6 +198,20 @@ class Biased(Separate):
         return (a.softmax(-1) @ v).transpose(1, 2).flatten(2)
 
 
+class Relative(Separate):
+    """A bias that is made of q: it changes with it."""
+
+    def __init__(self):
+        super().__init__()
+        self.places = nn.Parameter(torch.randn(HEADS, D, 23))
+
+    def forward(self, x):
+        q, k, v = self.qkv(x)
+        self.values.append(v.detach())
+        a = q @ k.mT * self.kept[0]
+        return ((a + 9 * (q @ self.places)).softmax(-1) @ v).transpose(1, 2).flatten(2)
+
+
 class Fixed(Separate):
     """Unit vectors at a fixed scale: nothing is learned that could be changed."""
 
@@ -250,7 +264,7 @@ LAYOUTS = {
     "columns of a parameter": (Columns, "multiply columns 64–127 of layers.0.w by"),
     "adapter": (
         Adapted,
-        "multiply layers.0.q.base_layer.weight and layers.0.q.base_layer.bias and layers.0.q.lora_B.weight by",
+        "multiply layers.0.q.base_layer.weight, layers.0.q.base_layer.bias and layers.0.q.lora_B.weight by",
     ),
     "QK-norm": (Normed, "multiply layers.0.q_norm.weight by"),
     "QK-norm, LayerNorm": (lambda: Normed(nn.LayerNorm), "multiply layers.0.q_norm.weight and layers.0.q_norm.bias by"),
@@ -260,6 +274,7 @@ LAYOUTS = {
     "cosine, beyond its clamp": (lambda: Cosine(log(700.0)), "add -"),
     "temperature that divides": (Divided, "multiply layers.0.temperature by"),
     "bias": (Biased, "multiply layers.0.q.weight and layers.0.q.bias by"),
+    "bias made of q": (Relative, "multiply layers.0.q.weight and layers.0.q.bias by"),
     "fixed": (Fixed, "set layers.0.scaling to"),
     "configuration": (Configured, "set attention_multiplier = "),
 }
@@ -522,8 +537,8 @@ def test_a_parameter_that_layers_share_is_called_shared():
     model.layers[1].q = model.layers[0].q
     model.layers[2].q.weight = model.layers[0].q.weight
     first, second, third = (layer.advice for layer in isotherm.check(model, batch(), **QUICK).layers)
-    assert first.how.en.endswith("; layers 1, 2 share this parameter and change too")
-    assert second.how.en.endswith("; layers 0, 2 share this parameter and change too")
+    assert first.how.en.endswith("; this also changes other layers that share it: 1, 2")
+    assert second.how.en.endswith("; this also changes other layers that share it: 0, 2")
     assert "0, 1" in third.how.zh
 
 

@@ -147,7 +147,9 @@ def test_advice_on_a_fused_projection_spares_keys_and_values():
     torch.manual_seed(0)
     model = Model(Fused(20.0)).eval()
     before = isotherm.check(model, batch(), what_if=(), compare=False).layers[0].advice
-    assert before.how.en.startswith("multiply rows 0–63 of layers.0.c_attn.weight and entries 0–63 of layers.0.c_attn.bias by")
+    assert before.how.en.startswith(
+        "multiply rows 0–63 of layers.0.c_attn.weight and entries 0–63 of layers.0.c_attn.bias by"
+    )
     with torch.no_grad():
         model.layers[0].c_attn.weight[:DIM] *= before.factor
         model.layers[0].c_attn.bias[:DIM] *= before.factor

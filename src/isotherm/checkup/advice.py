@@ -47,7 +47,9 @@ NOTHING = Text(
     "没有找到能使{what}由 {before:.4g} 变为 {target:.4g} 的简单改动",
 )
 EVERY_HEAD = Text("{how}; all heads of the layer share this and change too", "{how}；该层所有头共用它，都会改变")
-SHARED = Text("{how}; layers {layers} share this parameter and change too", "{how}；第 {layers} 层共用该参数，也会改变")
+SHARED = Text(
+    "{how}; this also changes other layers that share it: {layers}", "{how}；共用它的其他层也会改变：{layers}"
+)
 WHAT = {
     "logit_std": Text("spread", "标准差"),
     "max_logit": Text("largest logit", "最大 logit "),
@@ -89,26 +91,34 @@ class Found:
 
 @dataclass
 class _Attempt:
-    """A want under trial: the ways that are left, the present one, and the factor to try it with."""
+    """A want under trial: the ways that are left, each with the factor that q·k should be multiplied by, the present one first.
+    `asked` is the factor to ask the present way for: another one, once its answer had to be corrected."""
 
     want: Want
-    factor: float
     place: Place
-    left: list[Way]
-    asked: float = 0.0
+    left: list[tuple[Way, float]]
+    asked: float = 1.0
     corrections: int = 0
     found: Found | None = None
 
     def __post_init__(self) -> None:
-        self.asked = self.factor
+        self.asked = self.left[0][1] if self.left else 1.0
+
+    @property
+    def way(self) -> Way:
+        return self.left[0][0]
+
+    @property
+    def factor(self) -> float:
+        return self.left[0][1]
 
     @property
     def changes(self) -> tuple[Change, ...]:
-        return self.left[0].changes(self.asked)
+        return self.way.changes(self.asked)
 
     def give_up_way(self) -> None:
         del self.left[0]
-        self.asked, self.corrections = self.factor, 0
+        self.asked, self.corrections = self.left[0][1] if self.left else 1.0, 0
 
 
 class Advisor:
@@ -140,21 +150,24 @@ class Advisor:
     def _attempt(self, want: Want) -> _Attempt:
         capture = self._captures[want.layer]
         place = Place(self._members, capture, self._layers[want.layer].scale.source.split(" ")[0])
-        factor = self._factor(want, capture)
-        if factor is None:
-            return _Attempt(want, want.target / want.before, place, [])
         found = list(ways(place, want.heads, scale_only=want.statistic == "scale"))
         if want.heads is not None:  # ways that change every head are better than none
             found += [way for way in ways(place, None) if way.kind in ("projection", "norm")]
-        return _Attempt(want, factor, place, found)
+        return _Attempt(want, place, [(way, factor) for factor in self._factors(want, capture) for way in found])
 
-    def _factor(self, want: Want, capture: Capture) -> float | None:
-        """The factor on q·k that leads to the target. It is a ratio, unless a bias or a cap is part of the logits: then it is
-        searched for on the captured q and k. None if there is none."""
-        factor = want.target / want.before
+    def _factors(self, want: Want, capture: Capture) -> list[float]:
+        """The factors on q·k that may lead to the target. It is a ratio, unless a bias or a cap is part of the logits: then it
+        is searched for on the captured q and k. The bias may be made of q, so the ratio is worth a trial even then."""
+        ratio = want.target / want.before
         if want.statistic == "scale" or (capture.problem.bias is None and capture.problem.softcap is None):
-            return factor
-        before, step = want.before, log(factor)
+            return [ratio]
+        searched = self._searched(want)
+        return [ratio] if searched is None else [searched, ratio]
+
+    def _searched(self, want: Want) -> float | None:
+        """The factor at which the captured q and k have the target, by secants. None if there is none."""
+        before, factor = want.before, want.target / want.before
+        step = log(factor)
         for _ in range(8):
             value = self._replayed(want, factor)
             if value is None or not value > 0 or not 1e-6 < factor < 1e6:
@@ -179,7 +192,7 @@ class Advisor:
 
     def _judge(self, attempt: _Attempt, captures: list[Capture] | None) -> None:
         """Keep a way that led to the target; correct the number of one that may; drop any other."""
-        want, way = attempt.want, attempt.left[0]
+        want = attempt.want
         before = self._captures[want.layer]
         ratio = None if captures is None else _ratio(before, captures[want.layer], want.heads)
         if captures is not None and ratio is not None and abs(ratio / attempt.factor - 1) <= NEAR:
@@ -187,18 +200,18 @@ class Advisor:
             if want.met_by(after):
                 attempt.found = self._worked(attempt, float(after or 0.0))
                 return
-        corrected = None if ratio is None else _corrected(way, attempt, ratio)
+        corrected = None if ratio is None else _corrected(attempt, ratio)
         if corrected is None:
             attempt.give_up_way()
         else:
             attempt.asked, attempt.corrections = corrected, attempt.corrections + 1
 
     def _worked(self, attempt: _Attempt, after: float) -> Found:
-        want, way, changes = attempt.want, attempt.left[0], attempt.changes
+        want, changes = attempt.want, attempt.changes
         known = self._members.parameters
         how = said(changes, lambda name: known[name].dim())
         how = TRIED.format(how=how, what=WHAT[want.statistic], before=want.before, after=after)
-        if want.heads is not None and not way.own:
+        if want.heads is not None and not attempt.way.own:
             how = EVERY_HEAD.format(how=how)
         changed = {id(known[change.target]) for change in changes if change.kind == "parameter"}
         others = [i for i, _ in enumerate(self._captures) if i != want.layer and changed & self._serving(i)]
@@ -217,8 +230,9 @@ class Advisor:
 
     def _handed(self, attempt: _Attempt) -> Found:
         """Another scale for the attention function, tried on the captured q and k; or the admission that nothing was found."""
-        want, scale = attempt.want, self._captures[attempt.want.layer].problem.scale
-        value = rounded(scale * attempt.factor)
+        want, capture = attempt.want, self._captures[attempt.want.layer]
+        scale = capture.problem.scale
+        value = rounded(scale * self._factors(want, capture)[0])
         words = {"what": WHAT[want.statistic], "before": want.before}
         after = want.before * value / scale if want.statistic == "scale" else self._replayed(want, value / scale)
         if not want.met_by(after):
@@ -245,7 +259,7 @@ def _apart(one: _Attempt, other: _Attempt) -> bool:
         return False
     if one.want.layer == other.want.layer:
         a, b = one.want.heads, other.want.heads
-        return one.left[0].own and other.left[0].own and a is not None and b is not None and not set(a) & set(b)
+        return one.way.own and other.way.own and a is not None and b is not None and not set(a) & set(b)
     a_home, b_home = (f"{attempt.place.home}." for attempt in (one, other))
     nested = "." in (a_home, b_home) or a_home.startswith(b_home) or b_home.startswith(a_home)
     return not nested and ("attribute" in kinds or not targets[0] & targets[1])
@@ -265,13 +279,13 @@ def _ratio(before: Capture, after: Capture, heads: Sequence[int] | None) -> floa
     return ratio if isfinite(ratio) and ratio > 0 else None
 
 
-def _corrected(way: Way, attempt: _Attempt, ratio: float) -> float | None:
+def _corrected(attempt: _Attempt, ratio: float) -> float | None:
     """The factor to ask a way for, after it answered with another ratio than it was asked for. None if there is none.
 
     An exponentiated temperature that was clamped answers only beyond the clamp. The logits may also depend on a power of the
     number: then the answer was that power.
     """
-    if way.added:
+    if attempt.way.added:
         further = attempt.asked * attempt.factor / ratio
         return further if attempt.corrections < 3 and 1e-8 < further < 1e8 else None
     if attempt.corrections:

@@ -71,11 +71,12 @@ def said(changes: Iterable[Change], dimensions: Callable[[str], int]) -> Text:
     sentence = None
     for (operation, number, kind), group in groupby(changes, key=lambda one: (one.operation, one.number, one.kind)):
         whats = [_what(change, dimensions) for change in group]
-        what = _spaced(whats[0])
-        for other in whats[1:]:
-            what = Text("{a} and {b}", "{a}及 {b}").format(a=what, b=_spaced(other))
+        what = whats[0]
+        for i, other in enumerate(whats[1:], 2):
+            between = Text("{a} and {b}", "{a}与 {b}") if i == len(whats) else Text("{a}, {b}", "{a}、{b}")
+            what = between.format(a=_spaced(what) if i == len(whats) else what, b=other)
         words = CONFIGURATION if kind == "configuration" else WORDS[operation]
-        part = words.format(what=what, number=number)
+        part = words.format(what=_spaced(what), number=number)
         sentence = part if sentence is None else Text("{a}, then {b}", "{a}，再{b}").format(a=sentence, b=part)
     return sentence or Text("", "")
 
