@@ -471,20 +471,43 @@ def test_advice_for_one_head_names_its_rows(make, words):
         assert new.logit_std == pytest.approx(old.logit_std, rel=1e-5)
 
 
+class Faint(Normed):
+    """With a faint bias: what the layer needs is then no certain cure of each head."""
+
+    def forward(self, x):
+        q, k, v = self.qkv(x)
+        a = q @ k.mT * 12 + 0.01 * torch.arange(x.shape[1])
+        return (a.softmax(-1) @ v).transpose(1, 2).flatten(2)
+
+
 def test_a_head_whose_gain_is_shared_is_told_that_the_others_change():
     torch.manual_seed(0)
-    layer = Normed()
-    layer.kept[0] = 12.0
-    found = isotherm.check(trained(Model(layer)), batch(), **QUICK).findings
-    assert found
+    layer = Faint()
+    model = trained(Model(layer))
+    found = isotherm.check(model, batch(), **QUICK).findings
+    assert len(found) > 1
+    assert len({finding.advice for finding in found}) == 1  # one change for all, not one upon the other
     for finding in found:
         assert finding.advice.en.startswith(
             "q and k are normalised, so rescaling the query weights does nothing: multiply"
         )
         assert "layers.0.q_norm.weight" in finding.advice.en
         assert finding.advice.en.endswith("all heads of the layer share this and change too.")
-    take(model := trained(Model(layer)), found[0].changes)
-    assert isotherm.check(model, batch(), **QUICK).layers[0].head_stats[found[0].head].max_logit <= 100
+    take(model, found[0].changes)
+    assert isotherm.check(model, batch(), **QUICK).findings == ()
+
+
+def test_what_the_whole_layer_needs_answers_the_findings_about_its_heads():
+    torch.manual_seed(0)
+    layer = Separate()
+    layer.kept[0] = 60.0
+    model = trained(Model(layer))
+    report = isotherm.check(model, batch(), **QUICK)
+    large = [finding for finding in report.findings if finding.code == "logits-large"]
+    assert large
+    assert all(finding.changes == report.layers[0].advice.changes for finding in large)
+    take(model, large[0].changes)
+    assert {finding.code for finding in isotherm.check(model, batch(), **QUICK).findings} <= {"scale-mismatch"}
 
 
 class Unclamped(Cosine):

@@ -7,6 +7,7 @@ is tried on the captured q and k. If that does not lead there either, the advice
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from math import exp, isfinite, log
 from statistics import median
 from typing import Literal
@@ -18,10 +19,10 @@ from isotherm.checkup.changes import Members, said
 from isotherm.checkup.heads import heads_of_layers
 from isotherm.checkup.measure import Batch, measure
 from isotherm.checkup.trial import Bench
-from isotherm.checkup.ways import Place, Way, rounded, ways
+from isotherm.checkup.ways import CallSite, Way, rounded, ways
 from isotherm.language import Text
 from isotherm.probe import Capture
-from isotherm.record import Change, HeadStats, Layer
+from isotherm.record import HeadStats, Layer, ModelChange
 
 NEAR = 0.02
 """How far a trial may be from its target."""
@@ -76,17 +77,21 @@ class Want:
         return (median if typical else max)(known) if known else None
 
     def met_by(self, value: float | None) -> bool:
-        """Whether the value is near the target."""
-        return value is not None and isfinite(value) and abs(value / self.target - 1) <= NEAR
+        """Whether the value is near the target, and a logit within its limit."""
+        if value is None or not isfinite(value) or abs(value / self.target - 1) > NEAR:
+            return False
+        return self.statistic != "max_logit" or value <= self.target / BELOW_LIMIT
 
 
 @dataclass(frozen=True)
 class Found:
-    """The sentence that says what to do, the changes it names, and what they led to (None: nothing did)."""
+    """The sentence that says what to do, the changes it names, and what they led to (None: nothing did). `own` says that they
+    spare all heads but the wanted ones."""
 
     how: Text
-    changes: tuple[Change, ...] = ()
+    changes: tuple[ModelChange, ...] = ()
     achieved: float | None = None
+    own: bool = False
 
 
 @dataclass
@@ -95,7 +100,7 @@ class _Attempt:
     `asked` is the factor to ask the present way for: another one, once its answer had to be corrected."""
 
     want: Want
-    place: Place
+    site: CallSite
     left: list[tuple[Way, float]]
     asked: float = 1.0
     corrections: int = 0
@@ -113,7 +118,7 @@ class _Attempt:
         return self.left[0][1]
 
     @property
-    def changes(self) -> tuple[Change, ...]:
+    def changes(self) -> tuple[ModelChange, ...]:
         return self.way.changes(self.asked)
 
     def give_up_way(self) -> None:
@@ -130,13 +135,16 @@ class Advisor:
         self._model, self._batch, self._rows = model, batch, rows
         self._captures, self._layers = captures, layers
 
+    @cached_property
+    def _members(self) -> Members:
+        return Members(self._model)
+
     def find(self, wants: Sequence[Want]) -> dict[Want, Found]:
         """Advice for each want. The model runs only if there is one."""
         if not wants:
             return {}
-        self._members = Members(self._model)
         attempts = [self._attempt(want) for want in dict.fromkeys(wants)]
-        homes = {attempt.place.home for attempt in attempts} | {capture.name for capture in self._captures}
+        homes = {attempt.site.home for attempt in attempts} | {capture.name for capture in self._captures}
         bench = Bench(self._model, self._batch, self._captures, homes)
         for _ in range(RUNS):
             chosen = _compatible([attempt for attempt in attempts if attempt.found is None and attempt.left])
@@ -149,11 +157,11 @@ class Advisor:
 
     def _attempt(self, want: Want) -> _Attempt:
         capture = self._captures[want.layer]
-        place = Place(self._members, capture, self._layers[want.layer].scale.source.split(" ")[0])
-        found = list(ways(place, want.heads, scale_only=want.statistic == "scale"))
+        site = CallSite(self._members, capture, self._layers[want.layer].scale.source.split(" ")[0])
+        found = list(ways(site, want.heads, scale_only=want.statistic == "scale"))
         if want.heads is not None:  # ways that change every head are better than none
-            found += [way for way in ways(place, None) if way.kind in ("projection", "norm")]
-        return _Attempt(want, place, [(way, factor) for factor in self._factors(want, capture) for way in found])
+            found += [way for way in ways(site, None) if way.kind in ("projection", "norm")]
+        return _Attempt(want, site, [(way, factor) for factor in self._factors(want, capture) for way in found])
 
     def _factors(self, want: Want, capture: Capture) -> list[float]:
         """The factors on q·k that may lead to the target. It is a ratio, unless a bias or a cap is part of the logits: then it
@@ -217,7 +225,7 @@ class Advisor:
         others = [i for i, _ in enumerate(self._captures) if i != want.layer and changed & self._serving(i)]
         if others:
             how = SHARED.format(how=how, layers=", ".join(map(str, others)))
-        return Found(how, changes, after)
+        return Found(how, changes, after, attempt.way.own)
 
     def _serving(self, layer: int) -> set[int]:
         """The parameters that q and k of a layer are made with, by id."""
@@ -252,7 +260,7 @@ def _compatible(attempts: list[_Attempt]) -> list[_Attempt]:
 
 
 def _apart(one: _Attempt, other: _Attempt) -> bool:
-    known = one.place.model.parameters
+    known = one.site.model.parameters
     targets = [{id(known.get(change.target)) for change in attempt.changes} for attempt in (one, other)]
     kinds = {change.kind for attempt in (one, other) for change in attempt.changes}
     if "configuration" in kinds:
@@ -260,7 +268,7 @@ def _apart(one: _Attempt, other: _Attempt) -> bool:
     if one.want.layer == other.want.layer:
         a, b = one.want.heads, other.want.heads
         return one.way.own and other.way.own and a is not None and b is not None and not set(a) & set(b)
-    a_home, b_home = (f"{attempt.place.home}." for attempt in (one, other))
+    a_home, b_home = (f"{attempt.site.home}." for attempt in (one, other))
     nested = "." in (a_home, b_home) or a_home.startswith(b_home) or b_home.startswith(a_home)
     return not nested and ("attribute" in kinds or not targets[0] & targets[1])
 

@@ -1,6 +1,6 @@
 """Give layers and findings their advice: what each of them wants, and the sentence around what was found."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from math import inf
 from statistics import median
@@ -43,8 +43,12 @@ def advised(
 ) -> tuple[tuple[Layer, ...], list[Finding]]:
     """Layers and findings with advice. `untrained` decides which logit spread a layer should have."""
     of_layers = {layer.index: want for layer in layers if (want := _spread(layer, untrained=untrained)) is not None}
-    of_findings = [next(_wanted(finding, layers, of_layers), None) for finding in found]
+    of_findings = [_wanted(finding, layers, of_layers, captures) for finding in found]
     tried = advisor.find([*of_layers.values(), *(want for want in of_findings if want is not None)])
+    of_findings = [
+        want and _worst(want, finding, of_findings, found, tried)
+        for want, finding in zip(of_findings, found, strict=True)
+    ]
     with_advice = tuple(
         replace(layer, advice=_advice(of_layers[layer.index], tried)) if layer.index in of_layers else layer
         for layer in layers
@@ -81,41 +85,61 @@ def _spread(layer: Layer, *, untrained: bool) -> Want | None:
     return Want(layer.index, None, "logit_std", spread, target) if spread > limit else None
 
 
-def _wanted(finding: Finding, layers: tuple[Layer, ...], of_layers: dict[int, Want]) -> Iterator[Want]:
-    """What a finding asks for, if it asks for another temperature."""
-    if finding.code not in SENTENCES or finding.layer is None or finding.severity == "note":
-        return
-    layer = layers[finding.layer]
-    if finding.code == "scale-mismatch":
-        if layer.scale.effective is not None and layer.scale.declared is not None:
-            yield Want(layer.index, None, "scale", layer.scale.effective, layer.scale.declared)
-        return
-    if finding.head is None:
-        return
-    if finding.code == "frozen-at-init":
-        edge, want = freezing_threshold(layer.keys), of_layers.get(layer.index)
-        widest = max(head.logit_std or 0.0 for head in layer.head_stats)
-        if want is not None and widest * want.target / want.before < edge:
-            yield want  # what the layer wants frees its heads as well
-            return
-        heads = {head.head: head.logit_std or 0.0 for head in layer.head_stats}
-        yield _of_heads(
-            finding, "logit_std", {head: spread for head, spread in heads.items() if spread > edge}, edge / 2
-        )
-        return
-    above, most = limits.LARGE.value, limits.DIVERGING.value
-    above, most = (most, inf) if finding.code == "logits-diverging" else (above, most)
-    logits = {head.head: head.max_logit or 0.0 for head in layer.head_stats}
-    affected = {head: logit for head, logit in logits.items() if above < logit <= most}
-    yield _of_heads(finding, "max_logit", affected, BELOW_LIMIT * limits.LARGE.value)
-
-
-def _of_heads(
-    finding: Finding, statistic: Literal["logit_std", "max_logit"], affected: dict[int, float], target: float
+def _worst(
+    want: Want,
+    finding: Finding,
+    wants: Sequence[Want | None],
+    found: Sequence[Finding],
+    tried: dict[Want, Found],
 ) -> Want:
-    """What one finding wants of its head or, if it speaks for many heads, of all that are affected."""
-    assert finding.layer is not None
-    assert finding.head is not None
+    """The want to answer a finding with: where heads share what is changed, that of the layer's hottest head. What helps it
+    helps all of them, and several changes of one thing would add up."""
+    if want.heads is None or tried[want].own:
+        return want
+    alike = [
+        other
+        for other, its in zip(wants, found, strict=True)
+        if other is not None and (its.code, its.layer) == (finding.code, finding.layer)
+    ]
+    return max(alike, key=lambda other: other.before / other.target)
+
+
+def _wanted(
+    finding: Finding, layers: tuple[Layer, ...], of_layers: dict[int, Want], captures: Sequence[Capture]
+) -> Want | None:
+    """What a finding asks for; None if it does not ask for another temperature."""
+    if finding.code not in SENTENCES or finding.layer is None or finding.severity == "note":
+        return None
+    layer, problem = layers[finding.layer], captures[finding.layer].problem
+    if finding.code == "scale-mismatch":
+        effective, declared = layer.scale.effective, layer.scale.declared
+        return Want(layer.index, None, "scale", effective, declared) if effective and declared else None
+    statistic, above, most, target = _bounds(finding.code, layer)
+    values = {head.head: getattr(head, statistic) or 0.0 for head in layer.head_stats}
+    whole = of_layers.get(layer.index)
+    if whole is not None and problem.bias is None and problem.softcap is None and _alike(layer, whole.before):
+        ceiling = above if statistic == "logit_std" else limits.LARGE.value
+        if max(values.values()) * whole.target / whole.before < ceiling:
+            return whole  # what the layer wants helps all of its heads
+    affected = {head: value for head, value in values.items() if above < value <= most}
+    if finding.head is None or finding.head not in affected:
+        return None
     if len(affected) <= HEADS_NAMED:
-        return Want(finding.layer, (finding.head,), statistic, affected[finding.head], target)
-    return Want(finding.layer, tuple(affected), statistic, max(affected.values()), target)
+        return Want(layer.index, (finding.head,), statistic, affected[finding.head], target)
+    return Want(layer.index, tuple(affected), statistic, max(affected.values()), target)
+
+
+def _alike(layer: Layer, spread: float) -> bool:
+    """Whether no head of a layer is much cooler or hotter than the layer as a whole."""
+    return all(spread / 2 < (head.logit_std or 0.0) < spread * 2 for head in layer.head_stats)
+
+
+def _bounds(code: str, layer: Layer) -> tuple[Literal["logit_std", "max_logit"], float, float, float]:
+    """The statistic that a finding is about, the values above which and up to which it is made, and the value to aim at."""
+    if code == "frozen-at-init":
+        edge = freezing_threshold(layer.keys)
+        return "logit_std", edge, inf, edge / 2
+    target = BELOW_LIMIT * limits.LARGE.value
+    if code == "logits-diverging":
+        return "max_logit", limits.DIVERGING.value, inf, target
+    return "max_logit", limits.LARGE.value, limits.DIVERGING.value, target

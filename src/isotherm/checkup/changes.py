@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from isotherm.language import Text
-from isotherm.record import Change
+from isotherm.record import ModelChange
 
 RUNS_NAMED = 4
 """A set of indices that is more runs than this is not named run by run."""
@@ -59,14 +59,14 @@ def _runs(indices: Sequence[int]) -> Iterator[Slice]:
         yield Slice(run[0], run[-1] + 1)
 
 
-def indices_of(change: Change, size: int) -> Tensor:
+def indices_of(change: ModelChange, size: int) -> Tensor:
     """The indices that a change with an axis means, in a dimension of this size."""
     places = torch.arange(size)
     within = places if change.block is None else places % change.block
     return places[(within >= change.start) & (within < change.stop) & ((within - change.start) % change.step == 0)]
 
 
-def said(changes: Iterable[Change], dimensions: Callable[[str], int]) -> Text:
+def said(changes: Iterable[ModelChange], dimensions: Callable[[str], int]) -> Text:
     """The changes as one sentence without its full stop. `dimensions` tells how many a parameter has."""
     sentence = None
     for (operation, number, kind), group in groupby(changes, key=lambda one: (one.operation, one.number, one.kind)):
@@ -86,7 +86,7 @@ def _spaced(what: Text) -> Text:
     return Text(what.en, f"{what.zh} " if what.zh[-1:].isascii() else what.zh)
 
 
-def _what(change: Change, dimensions: Callable[[str], int]) -> Text:
+def _what(change: ModelChange, dimensions: Callable[[str], int]) -> Text:
     if change.axis is None:
         return Text(change.target, change.target)
     count = dimensions(change.target)
@@ -95,10 +95,10 @@ def _what(change: Change, dimensions: Callable[[str], int]) -> Text:
     words = {"name": change.target, "start": change.start, "last": last, "step": change.step, "block": change.block}
     if change.block is not None and last > change.start:
         text = Text(
-            "{noun} {start}–{last} of every {block} of {name}", "{name} 中每 {block} {noun}里的第 {start}–{last} {noun}"
+            "{noun} {start}–{last} of every {block} of {name}", "{name} 中每 {block} 个里的第 {start}–{last} {noun}"
         )
     elif change.block is not None:
-        text = Text("{noun} {start} of every {block} of {name}", "{name} 中每 {block} {noun}里的第 {start} {noun}")
+        text = Text("{noun} {start} of every {block} of {name}", "{name} 中每 {block} 个里的第 {start} {noun}")
     elif change.step > 1:
         text = Text(
             "{noun} {start}–{last} of {name} in steps of {step}", "{name} 的第 {start}–{last} {noun}（间隔 {step}）"
@@ -124,7 +124,7 @@ class Members:
         self.parameters: dict[str, Tensor] = {plain(name): tensor for name, tensor in named}
 
 
-def make(model: nn.Module, changes: Iterable[Change]) -> None:
+def make(model: nn.Module, changes: Iterable[ModelChange]) -> None:
     """Make changes to a model that nobody else uses. Its parameters are replaced, not written to: another model may share
     them. A shared parameter is replaced everywhere."""
     for change in changes:
@@ -145,7 +145,7 @@ def make(model: nn.Module, changes: Iterable[Change]) -> None:
                         module._parameters[name] = new
 
 
-def _changed(tensor: Tensor, change: Change) -> Tensor:
+def _changed(tensor: Tensor, change: ModelChange) -> Tensor:
     part = tensor if change.axis is None else tensor.movedim(change.axis, 0)
     where = ... if change.axis is None else indices_of(change, part.shape[0]).to(tensor.device)
     if change.operation == "multiply":

@@ -16,7 +16,7 @@ from torch.utils._pytree import tree_flatten, tree_unflatten
 from isotherm.checkup.changes import make, plain
 from isotherm.checkup.measure import Batch, look
 from isotherm.probe import Capture
-from isotherm.record import Change
+from isotherm.record import ModelChange
 
 
 class Bench:
@@ -28,7 +28,7 @@ class Bench:
         self._homes = {home for home in homes if home}
         self._outputs: dict[str, list[Any]] | None = None
 
-    def run(self, changes: Iterable[Change]) -> list[Capture] | None:
+    def run(self, changes: Iterable[ModelChange]) -> list[Capture] | None:
         """Run a copy with the changes. None if the model cannot be copied, or if the copy does not run as the model did."""
         try:
             if self._outputs is None:

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from isotherm.checkup.changes import Members, Slice, plain, slices
 from isotherm.probe import Capture, Factor
-from isotherm.record import Change
+from isotherm.record import ModelChange
 
 POWERS = {"query_pre_attn_scalar": -2, "attention_scores_scalar": -2, "attention_multiplier": 1}
 """Configuration keys that set the scale. To multiply the scale by f, multiply the key's value by f to this power."""
@@ -24,7 +24,7 @@ SCALE = re.compile(r"scal|temp|tau|norm_factor", re.IGNORECASE)
 GUESSES = 4
 """How many learned temperatures, and how many attributes, are tried at most."""
 
-Changes = tuple[Change, ...]
+Changes = tuple[ModelChange, ...]
 
 
 @dataclass(frozen=True)
@@ -39,8 +39,8 @@ class Way:
 
 
 @dataclass(frozen=True)
-class Place:
-    """Where a captured call is: the model's members, the call, and the configuration key that declares its scale, if one
+class CallSite:
+    """The site of a captured call: the model's members, the call, and the configuration key that declares its scale, if one
     does."""
 
     model: Members
@@ -71,23 +71,23 @@ class Place:
         return dict(sorted(found.items(), key=lambda pair: (pair[0].rpartition(".")[0] != here, "k_" in pair[0])))
 
 
-def ways(place: Place, heads: Sequence[int] | None, *, scale_only: bool = False) -> Iterator[Way]:
+def ways(site: CallSite, heads: Sequence[int] | None, *, scale_only: bool = False) -> Iterator[Way]:
     """The ways to multiply q·k of these heads (None: of all) by a factor, the most natural first. With `scale_only` only those
     that change the multiplier itself."""
-    q, k = place.capture.q_factor, place.capture.k_factor
+    q, k = site.capture.q_factor, site.capture.k_factor
     if not scale_only:
         if q.kind == "normalised":
-            yield from _gains(place, q, heads)
-            yield from _temperatures(place, heads)
+            yield from _gains(site, q, heads)
+            yield from _temperatures(site, heads)
         else:
-            yield from _projection(place, q, k, heads)
+            yield from _projection(site, q, k, heads)
         if heads is None and k.kind != "normalised":
-            yield from _projection(place, k, q, None)
-    yield from _attributes(place)
-    yield from _configuration(place)
+            yield from _projection(site, k, q, None)
+    yield from _attributes(site)
+    yield from _configuration(site)
 
 
-def _projection(place: Place, mine: Factor, other: Factor, heads: Sequence[int] | None) -> Iterator[Way]:
+def _projection(site: CallSite, mine: Factor, other: Factor, heads: Sequence[int] | None) -> Iterator[Way]:
     """The rows of a projection that make q (or k), in its weight, its bias and its adapters. If they make some of the other of
     the two as well, there is no such way, unless they make all of it (q and k are one)."""
     layout = mine.layout
@@ -98,8 +98,8 @@ def _projection(place: Place, mine: Factor, other: Factor, heads: Sequence[int] 
         theirs = set(other.layout.features())
         if theirs & set(layout.features()) and theirs != set(layout.features()):
             return
-    parts = _parts(place.model, mine)
-    if not parts and len(rows) == layout.width and mine.source in place.model.parameters:
+    parts = _parts(site.model, mine)
+    if not parts and len(rows) == layout.width and mine.source in site.model.parameters:
         parts = [(mine.source, 0, 0, layout.width)]
     targets = [(name, *_cut(rows, axis, first, size)) for name, axis, first, size in parts]
     if targets and all(cuts for *_, cuts in targets):
@@ -133,21 +133,23 @@ def _cut(rows: Sequence[int], axis: int, first: int, size: int) -> tuple[int | N
 def _multiply(targets: Sequence[tuple[str, int | None, list[Slice]]], factor: float) -> Changes:
     number = rounded(factor)
     return tuple(
-        Change(name, "multiply", number) if axis is None else Change(name, "multiply", number, "parameter", axis, *cut)
+        ModelChange(name, "multiply", number)
+        if axis is None
+        else ModelChange(name, "multiply", number, "parameter", axis, *cut)
         for name, axis, cuts in targets
         for cut in cuts
     )
 
 
-def _gains(place: Place, factor: Factor, heads: Sequence[int] | None) -> Iterator[Way]:
+def _gains(site: CallSite, factor: Factor, heads: Sequence[int] | None) -> Iterator[Way]:
     """The gain (and bias) of the query norm; some norms keep their gain minus 1."""
-    module = place.model.modules.get(factor.norm or "")
+    module = site.model.modules.get(factor.norm or "")
     names = (
         []
         if module is None or factor.norm is None
         else [f"{factor.norm}.{plain(own)}" for own, _ in module.named_parameters()]
     )
-    targets = [(name, *_of_heads(place, name, heads)) for name in names]
+    targets = [(name, *_of_heads(site, name, heads)) for name in names]
     if not targets or not all(cuts for *_, cuts in targets):
         return
     own = all(axis is not None for _, axis, _ in targets)
@@ -162,10 +164,10 @@ def _multiply_offset(targets: Sequence[tuple[str, int | None, list[Slice]]], fac
     return multiplied + tuple(_with(change, "add", number) for change in multiplied)
 
 
-def _of_heads(place: Place, name: str, heads: Sequence[int] | None) -> tuple[int | None, list[Slice]]:
+def _of_heads(site: CallSite, name: str, heads: Sequence[int] | None) -> tuple[int | None, list[Slice]]:
     """The part of a gain or temperature that belongs to these heads: all of it, if heads share it."""
-    shape, count = tuple(place.model.parameters[name].shape), place.heads
-    dim = place.capture.problem.q.shape[3]
+    shape, count = tuple(site.model.parameters[name].shape), site.heads
+    dim = site.capture.problem.q.shape[3]
     if heads is None or count == 1:
         return None, [Slice(0, 0)]
     if count in shape and (prod(shape) == count or shape[0] == count):
@@ -175,12 +177,12 @@ def _of_heads(place: Place, name: str, heads: Sequence[int] | None) -> tuple[int
     return None, [Slice(0, 0)]
 
 
-def _temperatures(place: Place, heads: Sequence[int] | None) -> Iterator[Way]:
+def _temperatures(site: CallSite, heads: Sequence[int] | None) -> Iterator[Way]:
     """Learned numbers of the layer, by their names: multiplied, or exponentiated first."""
-    most = place.heads * place.capture.problem.q.shape[3]
-    found = [n for n, p in place.inside().items() if TEMPERATURE.search(n.rpartition(".")[2]) and p.numel() <= most]
+    most = site.heads * site.capture.problem.q.shape[3]
+    found = [n for n, p in site.inside().items() if TEMPERATURE.search(n.rpartition(".")[2]) and p.numel() <= most]
     for name in found[:GUESSES]:
-        target = (name, *_of_heads(place, name, heads))
+        target = (name, *_of_heads(site, name, heads))
         own = target[1] is not None
         multiplied = Way("temperature", partial(_multiply, [target]), own)
         added = Way("temperature", partial(_add, [target]), own, added=True)
@@ -191,16 +193,16 @@ def _add(targets: Sequence[tuple[str, int | None, list[Slice]]], factor: float) 
     return tuple(_with(change, "add", rounded(log(factor))) for change in _multiply(targets, factor))
 
 
-def _with(change: Change, operation: Literal["multiply", "add", "set"], number: float) -> Change:
-    return Change(
+def _with(change: ModelChange, operation: Literal["multiply", "add", "set"], number: float) -> ModelChange:
+    return ModelChange(
         change.target, operation, number, change.kind, change.axis, change.start, change.stop, change.step, change.block
     )
 
 
-def _attributes(place: Place) -> Iterator[Way]:
+def _attributes(site: CallSite) -> Iterator[Way]:
     """Numbers that the layer's modules keep as attributes named after a scale, those nearest to the call first."""
-    home, here = place.home, place.capture.name
-    modules = place.model.modules
+    home, here = site.home, site.capture.name
+    modules = site.model.modules
     names = [name for name in modules if name == home or not home or name.startswith(f"{home}.")]
     found = [
         (f"{name}.{attribute}" if name else attribute, float(value))
@@ -212,17 +214,17 @@ def _attributes(place: Place) -> Iterator[Way]:
         yield Way("scale", partial(_set, name, value, "attribute", 1))
 
 
-def _configuration(place: Place) -> Iterator[Way]:
-    names = place.capture.name.split(".") if place.capture.name else []
-    around = [place.model.modules.get(".".join(names[:end])) for end in range(len(names), -1, -1)]
+def _configuration(site: CallSite) -> Iterator[Way]:
+    names = site.capture.name.split(".") if site.capture.name else []
+    around = [site.model.modules.get(".".join(names[:end])) for end in range(len(names), -1, -1)]
     configs = (getattr(module, "config", None) for module in around)
-    value: Any = getattr(next((config for config in configs if config is not None), None), place.key, None)
-    if place.key in POWERS and type(value) in (int, float) and value:
-        yield Way("scale", partial(_set, place.key, float(value), "configuration", POWERS[place.key]))
+    value: Any = getattr(next((config for config in configs if config is not None), None), site.key, None)
+    if site.key in POWERS and type(value) in (int, float) and value:
+        yield Way("scale", partial(_set, site.key, float(value), "configuration", POWERS[site.key]))
 
 
 def _set(target: str, value: float, kind: Literal["attribute", "configuration"], power: int, factor: float) -> Changes:
-    return (Change(target, "set", rounded(value * factor**power), kind),)
+    return (ModelChange(target, "set", rounded(value * factor**power), kind),)
 
 
 def rounded(number: float) -> float:

@@ -21,7 +21,7 @@ class Part:
 
 
 @dataclass(frozen=True)
-class Layout:
+class HeadLayout:
     """Where the heads are in a projection's output of `width` features: head h has `dim` of them, from `starts[h]` on, `step`
     apart. Without `starts` every feature serves every head."""
 
@@ -59,7 +59,7 @@ class Factor:
     source: str | None = None
     after_norm: float | None = None
     norm: str | None = field(default=None, compare=False)
-    layout: Layout | None = field(default=None, compare=False)
+    layout: HeadLayout | None = field(default=None, compare=False)
     parts: tuple[Part, ...] = field(default=(), compare=False)
 
 

@@ -6,7 +6,7 @@ from functools import lru_cache
 import torch
 from torch import Tensor
 
-from isotherm.probe.capture import Layout
+from isotherm.probe.capture import HeadLayout
 
 
 def tokens(output: Tensor, batch: int, length: int, dim: int) -> Iterator[Tensor]:
@@ -37,17 +37,17 @@ def _blocks(output: Tensor, dim: int) -> Iterator[Tensor]:
         yield output.unflatten(-1, (-1, dim))
 
 
-def viewed(used: Tensor, output: Tensor) -> Layout | None:
+def viewed(used: Tensor, output: Tensor) -> HeadLayout | None:
     """Which features of `output` are which head of `used` [B, H, T, D], a view of it. None if its strides do not tell."""
     width, (_, heads, _, dim), step = output.shape[-1], used.shape, used.stride(3)
     if not output.is_contiguous() or step <= 0:
         return None
     if dim == width:
-        return Layout(width, dim)
+        return HeadLayout(width, dim)
     first = used.storage_offset() - output.storage_offset()
     starts = tuple(int(first + head * used.stride(1)) % width for head in range(heads))
     inside = all(start + (dim - 1) * step < width for start in starts)
-    return Layout(width, dim, starts, step) if inside else None
+    return HeadLayout(width, dim, starts, step) if inside else None
 
 
 @lru_cache(maxsize=256)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from isotherm.probe.capture import Layout
+from isotherm.probe.capture import HeadLayout
 from isotherm.probe.frames import Record
 from isotherm.probe.layouts import assignments, tokens
 
@@ -45,13 +45,13 @@ class Match:
         return float(self.ratio.nanmedian())
 
     @property
-    def layout(self) -> Layout | None:
+    def layout(self) -> HeadLayout | None:
         """Which features are which head. Blocks that are not parts of the last dimension (a projection of each head by itself)
         are told apart by nothing in the weights, so the layout is known only if every block is a head."""
         width, way = self.record.output.shape[-1], self.way.tolist()
         if self.blocks * self.dim == width:
-            return Layout(width, self.dim, tuple(block * self.dim for block in way))
-        return Layout(width, self.dim) if len(set(way)) == self.blocks else None
+            return HeadLayout(width, self.dim, tuple(block * self.dim for block in way))
+        return HeadLayout(width, self.dim) if len(set(way)) == self.blocks else None
 
 
 def matches(used: Tensor, records: list[Record], measure: Measure, enough: float = 0.0) -> list[Match]:

@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from isotherm.probe.capture import Capture, Factor, Layout
+from isotherm.probe.capture import Capture, Factor, HeadLayout
 from isotherm.probe.masks import Terms
 from isotherm.probe.parts import names_of, parts_among
 from isotherm.probe.session import Call, Session
@@ -135,7 +135,7 @@ def _capture(session: Session, inputs: Inputs, subject: tuple[str, str], known: 
 def _factor(known: dict[int, str], heads: int, weight: Tensor, bias: Tensor | None) -> Factor:
     parts = parts_among(known, [(weight, 0), *([] if bias is None else [(bias, 0)])])
     width, dim = weight.shape[0], weight.shape[0] // heads
-    layout = Layout(width, dim, tuple(range(0, width, dim)))
+    layout = HeadLayout(width, dim, tuple(range(0, width, dim)))
     return Factor(1.0, "constant", parts[0].name if parts else "in_proj_weight", layout=layout, parts=parts)
 
 

@@ -79,7 +79,7 @@ class ScaleAudit:
 
 
 @dataclass(frozen=True)
-class Change:
+class ModelChange:
     """One change to a model, to be taken literally: multiply `target` by `number`, add `number` to it, or set it to that.
 
     A `target` is the full name of a parameter, of an attribute of a module, or a key of the configuration. If `axis` is given,
@@ -110,7 +110,7 @@ class Advice:
     target: float
     factor: float
     how: Text
-    changes: tuple[Change, ...] = ()
+    changes: tuple[ModelChange, ...] = ()
     achieved: float | None = None
 
 
@@ -144,7 +144,7 @@ class Finding:
     evidence: dict[str, float | str | None]
     advice: Text
     threshold: Text
-    changes: tuple[Change, ...] = ()
+    changes: tuple[ModelChange, ...] = ()
 
 
 @dataclass(frozen=True)
