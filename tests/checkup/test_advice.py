@@ -117,6 +117,42 @@ class Columns(Functional):
         return q, k, v
 
 
+class Einsum(Block):
+    """A parameter [heads, width, dim] for each of q, k and v."""
+
+    def __init__(self):
+        super().__init__()
+        self.wq, self.wk, self.wv = (nn.Parameter(torch.randn(HEADS, DIM, D) / DIM**0.5) for _ in range(3))
+
+    def qkv(self, x):
+        return (torch.einsum("bnd,hdk->bhnk", x, w) for w in (self.wq, self.wk, self.wv))
+
+
+class LoneBias(Block):
+    """As BEiT: the biases of q and v are parameters beside the fused weight, and k has none."""
+
+    def __init__(self):
+        super().__init__()
+        self.qkv_proj = nn.Linear(DIM, 3 * DIM, bias=False)
+        self.q_bias, self.v_bias = (nn.Parameter(torch.randn(DIM)) for _ in range(2))
+
+    def qkv(self, x):
+        bias = torch.cat([self.q_bias, torch.zeros(DIM), self.v_bias])
+        return (heads_of(part) for part in F.linear(x, self.qkv_proj.weight, bias).chunk(3, -1))
+
+
+class SharedNorm(Separate):
+    """One gain for q and k: the logits depend on its square."""
+
+    def __init__(self):
+        super().__init__()
+        self.norm = nn.RMSNorm(D)
+
+    def qkv(self, x):
+        q, k, v = super().qkv(x)
+        return self.norm(q), self.norm(k), v
+
+
 class Lora(nn.Linear):
     """An adapter as peft adds it: a base layer and two narrow matrices."""
 
@@ -262,6 +298,12 @@ LAYOUTS = {
     ),
     "slice of a parameter": (Functional, "multiply rows 0–63 of layers.0.w and entries 0–63 of layers.0.b by"),
     "columns of a parameter": (Columns, "multiply columns 64–127 of layers.0.w by"),
+    "einsum": (Einsum, "multiply layers.0.wq by"),
+    "bias beside a fused weight": (
+        LoneBias,
+        "multiply rows 0–63 of layers.0.qkv_proj.weight and layers.0.q_bias by",
+    ),
+    "one norm for q and k": (SharedNorm, "multiply layers.0.norm.weight by"),
     "adapter": (
         Adapted,
         "multiply layers.0.q.base_layer.weight, layers.0.q.base_layer.bias and layers.0.q.lora_B.weight by",
@@ -524,7 +566,9 @@ def test_one_head_of_a_cosine_layer_has_a_temperature_of_its_own():
         layer.logit_scale[2] = log(400.0)
     model = trained(Model(layer))
     (finding,) = isotherm.check(model, batch(), **QUICK).findings
-    assert re.search(r"add -\d\.\d+ to index 2 of layers\.0\.logit_scale \(tried: largest logit", finding.advice.en)
+    assert re.search(
+        r"add -\d\.\d+ to index 2 of dimension 0 of layers\.0\.logit_scale \(tried: largest logit", finding.advice.en
+    )
     take(model, finding.changes)
     assert isotherm.check(model, batch(), **QUICK).findings == ()
 

@@ -92,7 +92,11 @@ def _what(change: ModelChange, dimensions: Callable[[str], int]) -> Text:
     count = dimensions(change.target)
     one, several = NOUNS[0 if count == 1 else 1 + change.axis if count == 2 else 3]
     last = change.stop - 1
-    words = {"name": change.target, "start": change.start, "last": last, "step": change.step, "block": change.block}
+    if count > 2:
+        inside = Text("dimension {axis} of {name}", "{name} 第 {axis} 维").format(axis=change.axis, name=change.target)
+    else:
+        inside = Text(change.target, change.target)
+    words = {"name": inside, "start": change.start, "last": last, "step": change.step, "block": change.block}
     if change.block is not None and last > change.start:
         text = Text(
             "{noun} {start}–{last} of every {block} of {name}", "{name} 中每 {block} 个里的第 {start}–{last} {noun}"

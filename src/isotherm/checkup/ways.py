@@ -102,8 +102,27 @@ def _projection(site: CallSite, mine: Factor, other: Factor, heads: Sequence[int
     if not parts and len(rows) == layout.width and mine.source in site.model.parameters:
         parts = [(mine.source, 0, 0, layout.width)]
     targets = [(name, *_cut(rows, axis, first, size)) for name, axis, first, size in parts]
-    if targets and all(cuts for *_, cuts in targets):
-        yield Way("projection", partial(_multiply, targets), own=heads is not None and bool(layout.starts))
+    if not targets or not all(cuts for *_, cuts in targets):
+        return
+    own = heads is not None and bool(layout.starts)
+    biases = (
+        [] if any(site.model.parameters[name].dim() == 1 for name, *_ in parts) else _lone_biases(site, mine, heads)
+    )
+    if biases:
+        yield Way("projection", partial(_multiply, targets + biases), own)
+    yield Way("projection", partial(_multiply, targets), own)
+
+
+def _lone_biases(
+    site: CallSite, mine: Factor, heads: Sequence[int] | None
+) -> list[tuple[str, int | None, list[Slice]]]:
+    """Biases of q (or k) that are parameters beside a fused weight, by their names and sizes (BEiT's q_bias)."""
+    which = "q" if mine is site.capture.q_factor else "k"
+    size = site.heads * site.capture.problem.q.shape[3]
+    found = (name for name, parameter in site.inside().items() if tuple(parameter.shape) == (size,))
+    return [
+        (name, *_of_heads(site, name, heads)) for name in found if re.match(f"{which}.*bias", name.rpartition(".")[2])
+    ]
 
 
 def _parts(model: Members, factor: Factor) -> list[tuple[str, int, int, int]]:

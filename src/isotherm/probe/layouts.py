@@ -40,6 +40,8 @@ def _blocks(output: Tensor, dim: int) -> Iterator[Tensor]:
 def viewed(used: Tensor, output: Tensor) -> HeadLayout | None:
     """Which features of `output` are which head of `used` [B, H, T, D], a view of it. None if its strides do not tell."""
     width, (_, heads, _, dim), step = output.shape[-1], used.shape, used.stride(3)
+    if used.numel() == output.numel() and dim == width:
+        return HeadLayout(width, dim)
     if not output.is_contiguous() or step <= 0:
         return None
     if dim == width:
