@@ -92,6 +92,12 @@ def test_one_heads_query_weights_times_thirty(loaded, batch):
     found = isotherm.check(model, batch, what_if=(), compare=False).findings
     assert ("logits-large", 3, 5) in [(f.code, f.layer, f.head) for f in found]
     assert {f.layer for f in found} == {3}
+    (change, bias) = next(f for f in found if f.code == "logits-large").changes
+    assert (change.target, change.start, change.stop) == ("encoder.layer.3.attention.self.query.weight", 160, 192)
+    with torch.no_grad():
+        query.weight[change.start : change.stop] *= change.number
+        query.bias[bias.start : bias.stop] *= bias.number
+    assert isotherm.check(model, batch, what_if=(), compare=False).findings == ()
 
 
 def test_nan_in_one_head(loaded, batch):

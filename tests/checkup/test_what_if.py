@@ -4,6 +4,8 @@ from dataclasses import astuple
 
 import pytest
 import torch
+import torch.nn.functional as F
+from torch import nn
 
 import isotherm
 from isotherm.checkup.measure import look
@@ -47,6 +49,48 @@ def test_what_if_is_attention_under_the_rule(captured, rule):
     found = replay(capture, [rule], 3)[0]
     for mine, other in zip(astuple(found), astuple(expected), strict=True):
         assert mine == pytest.approx(other, rel=2e-5, abs=1e-6)
+
+
+class Unit(Attention):
+    """Unit vectors times 7 and 3, at a scale of 0.5: the scale in force is 10.5."""
+
+    def __init__(self):
+        super().__init__(scale=0.5)
+        self.q_norm, self.k_norm = (Times(factor) for factor in (7.0, 3.0))
+
+
+class Times(nn.Module):
+    def __init__(self, factor):
+        super().__init__()
+        self.factor = factor
+
+    def forward(self, x):
+        return F.normalize(x, dim=-1) * self.factor
+
+
+@pytest.mark.parametrize(
+    ("text", "whole"),
+    [("none", "none"), ("1/d", "1/d"), ("cosine", "cosine"), ("x0.5", "5.25"), ("qk-norm", "qk-norm*10.5")],
+)
+def test_a_rule_that_sets_the_scale_replaces_what_follows_a_norm(text, whole):
+    torch.manual_seed(0)
+    model = trained(Model(Unit()))
+    capture = look(model, batch())[0][0]
+    q, k = capture.problem.q / 7, capture.problem.k / 3
+    expected = summarise(0, isotherm.attention(q, k, k, scale=parse(whole), stats=True, impl="reference").stats)
+    for mine, other in zip(astuple(replay(capture, [parse(text)], 0)[0]), astuple(expected), strict=True):
+        assert mine == pytest.approx(other, rel=2e-5, abs=1e-6)
+
+
+def test_cosine_replaces_the_models_own_scale():
+    torch.manual_seed(0)
+    reports = [
+        isotherm.check(trained(Model(layer)), batch(), what_if=["cosine"], compare=False)
+        for layer in (torch.manual_seed(1) and Attention(scale=scale) for scale in (0.25, 40.0))
+    ]
+    small, large = (report.what_if[1].layers[0].max_logit for report in reports)
+    assert small == pytest.approx(large, rel=1e-5)
+    assert small <= 10
 
 
 def test_several_rules_at_once_are_each_of_them(captured):

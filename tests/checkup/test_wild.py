@@ -146,7 +146,9 @@ def test_advice_on_a_fused_projection_spares_keys_and_values():
     torch.manual_seed(0)
     model = Model(Fused(20.0)).eval()
     before = isotherm.check(model, batch(), what_if=(), compare=False).layers[0].advice
-    assert "the part of layers.0.c_attn.weight (and its bias) that gives the queries" in before.how.en
+    assert before.how.en.startswith(
+        "multiply rows 0–63 of layers.0.c_attn.weight and entries 0–63 of layers.0.c_attn.bias by"
+    )
     with torch.no_grad():
         model.layers[0].c_attn.weight[:DIM] *= before.factor
         model.layers[0].c_attn.bias[:DIM] *= before.factor
@@ -159,7 +161,7 @@ def test_advice_under_a_norm_names_its_gain():
     layer = Attention(norm=True, scale=100.0)
     found = look(layer).findings
     assert {finding.code for finding in found} >= {"logits-large", "frozen-at-init"}
-    assert all("gain of the query norm" in finding.advice.en for finding in found if finding.head is not None)
+    assert all("layers.0.q_norm.weight" in finding.advice.en for finding in found if finding.head is not None)
     gamma = 100 / next(finding.evidence["max_logit"] for finding in found if finding.code == "logits-large")
     with torch.no_grad():
         layer.q_norm.weight.mul_(gamma)

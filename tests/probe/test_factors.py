@@ -111,6 +111,20 @@ def test_one_number(cut: Callable[..., tuple[Tensor, ...]], change: Callable[[Te
         assert factor.value == pytest.approx(value, rel=1e-5)
 
 
+@pytest.mark.parametrize("cut", LAYOUTS, ids=lambda cut: cut.__name__)
+@pytest.mark.parametrize("change", [nothing, rotate], ids=["view", "rotation"])
+def test_the_layout_says_which_features_are_which_head(
+    cut: Callable[..., tuple[Tensor, ...]], change: Callable[..., Tensor]
+):
+    width = {grouped: 10, repeated: 10, one_key_head: 5}.get(cut, 9) * DIM
+    numbered = cut(torch.arange(width).view(1, 1, -1))
+    for factor, expected in zip(factors(cut, change, states()), numbered, strict=False):
+        assert factor.layout is not None
+        assert factor.layout.width == width
+        for head in range(expected.shape[1]):
+            assert factor.layout.features([head]) == expected[0, head, 0].tolist()
+
+
 @pytest.mark.parametrize("cut", [side_by_side, interleaved, grouped])
 @pytest.mark.parametrize(
     "change",
@@ -234,7 +248,7 @@ def test_a_bias_before_the_weight_is_not_taken_for_it():
 
     with probe(model := Bare()) as seen:
         model(states())
-    assert seen.captures[0].k_factor.source == ".w"
+    assert seen.captures[0].k_factor.source == "w"
 
 
 def test_projections_one_module_up_are_found():

@@ -8,7 +8,9 @@ from datetime import UTC, datetime
 
 from torch import nn
 
-from isotherm.checkup.advice import context_of
+from isotherm.checkup.advice import Advisor
+from isotherm.checkup.advised import advised
+from isotherm.checkup.context import context_of
 from isotherm.checkup.findings import about_output, findings, gravest_first, naming_weights
 from isotherm.checkup.heads import with_detail
 from isotherm.checkup.implementations import compare_implementations
@@ -50,7 +52,7 @@ def examine(
         progress(Text("measuring {name}", "测量 {name}").format(name=capture.name), 0.1 + 0.4 * index / len(captures))
         measured.append(measure(capture, rows, batch))
     subject = subject_of(model, batch, source)
-    layers = layers_of(model, captures, measured, untrained=subject.at_initialisation)
+    layers = layers_of(model, captures, measured)
     progress(Text("comparing implementations", "比较不同实现"), 0.5)
     comparisons = compare_implementations(model, batch, rows, layers) if compare else ()
     replayed = _what_if(captures, measured, rules, rows, progress)
@@ -59,6 +61,8 @@ def examine(
         *about_output(layers, not_finite),
         *findings(subject, layers, comparisons, unseen),
     ]
+    advisor = Advisor(model, batch, rows, captures, layers)
+    layers, found = advised(advisor, captures, layers, found, untrained=subject.at_initialisation)
     record = CheckRecord(
         schema=SCHEMA,
         created=datetime.now(UTC).isoformat(timespec="seconds"),

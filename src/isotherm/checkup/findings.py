@@ -6,7 +6,6 @@ from math import inf
 from typing import get_args
 
 from isotherm.checkup import thresholds as limits
-from isotherm.checkup.audit import NORMALISED, UNDECLARED_NORM
 from isotherm.checkup.declare import CONVENTION
 from isotherm.language import Text
 from isotherm.probe import NotFinite
@@ -31,16 +30,14 @@ class Kind:
     threshold: Text
 
 
+ADVISED = Text("", "")
+"""The advice of a finding about a temperature: `advised` writes it, after a trial."""
 TOO_LARGE = Kind(
     Text(
         "{name}, head {head}: largest logit {logit:.4g}, above {limit:g}.",
         "{name} 第 {head} 头：最大 logit 为 {logit:.4g}，超过 {limit:g}。",
     ),
-    Text(
-        "In training: QK-clip (isotherm.scale.qk_clip) or QK-norm; in a trained model: multiply this head's query"
-        " weights by {gamma:.3g}.",
-        "训练中：使用 QK-clip（isotherm.scale.qk_clip）或 QK-norm；已训练的模型：将该头的查询权重乘以 {gamma:.3g}。",
-    ),
+    ADVISED,
     limits.LARGE.reason,
 )
 KINDS = {
@@ -49,10 +46,7 @@ KINDS = {
             "{name} multiplies q·k by {effective:.4g}; {rule} asks for {declared:.4g} ({ratio:.3g} times too {much}).",
             "{name} 对 q·k 的乘数是 {effective:.4g}；{rule} 要求 {declared:.4g}（{much} {ratio:.3g} 倍）。",
         ),
-        Text(
-            "Find where the scale is lost or applied twice; until then multiply the attention function's scaling by {fix:.4g}.",
-            "查明缩放在何处丢失或重复；在此之前，把注意力函数的 scaling 乘以 {fix:.4g}。",
-        ),
+        Text("Find where the scale is lost or applied twice.", "查明缩放在何处丢失或重复。"),
         limits.SCALE_TOLERANCE.reason,
     ),
     "implementations-disagree": Kind(
@@ -72,7 +66,7 @@ KINDS = {
             " frozen beyond {edge:.3g}.",
             "{name} 第 {head} 头：尚未训练，logits 标准差已达 {sigma:.3g}；{n} 个键上的 softmax 超过 {edge:.3g} 即冻结。",
         ),
-        Text("Scale by 1/√d, or start W_q and W_k smaller.", "乘以 1/√d，或减小 W_q、W_k 的初始值。"),
+        ADVISED,
         limits.FREEZING,
     ),
     "logits-diverging": replace(TOO_LARGE, threshold=limits.DIVERGING.reason),
@@ -174,12 +168,6 @@ HOW_TO_SEE = {
 }
 """How to let attention be seen, by the library that a module's class comes from."""
 CODES = tuple(KINDS)
-UNDER_A_NORM = Text(
-    "q and k are normalised, so rescaling the query weights does nothing: multiply the gain of the query norm, or the learned"
-    " temperature, by {gamma:.3g}.",
-    "q 与 k 经过归一化，改查询权重无效：请将查询归一化的增益（或可学习的温度）乘以 {gamma:.3g}。",
-)
-"""Advice in place of a finding's own where a norm stands between the projection and the logits."""
 OF_A_MODULE = Text(
     "The output of {name} has NaN or Inf; no attention before it has.",
     "{name} 的输出含有 NaN 或 Inf，它之前的注意力没有。",
@@ -275,7 +263,6 @@ def _scale(layer: Layer) -> Iterator[Finding]:
         declared=scale.declared,
         ratio=ratio if ratio > 1 else 1 / ratio,
         much=Text("much", "偏大") if ratio > 1 else Text("little", "偏小"),
-        fix=1 / ratio,
     )
 
 
@@ -312,21 +299,13 @@ def _heads(subject: Subject, layer: Layer) -> Iterator[Finding]:
         if subject.at_initialisation and (head.logit_std or 0) > edge:
             evidence = {"logit_std": head.logit_std, "freezing": edge, "gate_p50": head.jacobian_trace.p50}
             words = {"name": layer.name, "sigma": head.logit_std, "n": layer.keys, "edge": edge}
-            frozen = finding("frozen-at-init", "error", at, evidence, **words)
-            yield _advised(frozen, layer, edge / 2 / (head.logit_std or 1.0))
+            yield finding("frozen-at-init", "error", at, evidence, **words)
 
 
 def _large(layer: Layer, head: HeadStats, code: str, severity: Severity, limit: float) -> Finding:
     evidence: Evidence = {"max_logit": head.max_logit, "limit": limit, "logit_std": head.logit_std}
-    gamma = limits.LARGE.value / (head.max_logit or 1.0)
-    words = {"name": layer.name, "logit": head.max_logit, "limit": limit, "gamma": gamma}
-    return _advised(finding(code, severity, (layer.index, head.head), evidence, **words), layer, gamma)
-
-
-def _advised(found: Finding, layer: Layer, gamma: float) -> Finding:
-    """The finding with the advice that works in this layer."""
-    normalised = layer.scale.note in (NORMALISED, UNDECLARED_NORM)
-    return replace(found, advice=UNDER_A_NORM.format(gamma=gamma)) if normalised else found
+    words = {"name": layer.name, "logit": head.max_logit, "limit": limit}
+    return finding(code, severity, (layer.index, head.head), evidence, **words)
 
 
 def _condensed(found: list[Finding]) -> list[Finding]:

@@ -40,7 +40,7 @@ def compare_implementations(
 
 def _measured(model: nn.Module, batch: Batch, rows: int | None) -> tuple[Layer, ...]:
     captures = look(model, batch).captures
-    return layers_of(model, captures, [measure(capture, rows, batch) for capture in captures], untrained=False)
+    return layers_of(model, captures, [measure(capture, rows, batch) for capture in captures])
 
 
 _turns = threading.Condition()

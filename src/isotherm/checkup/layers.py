@@ -1,8 +1,7 @@
-"""One record per captured call: its heads, its scale against the declared one, and advice."""
+"""One record per captured call: its heads, and its scale against the declared one."""
 
 from torch import nn
 
-from isotherm.checkup.advice import advise
 from isotherm.checkup.audit import audit
 from isotherm.checkup.declare import LayerPlace, declared
 from isotherm.checkup.heads import heads_of_layers
@@ -11,10 +10,8 @@ from isotherm.record import Layer
 from isotherm.stats import RowStats
 
 
-def layers_of(
-    model: nn.Module, captures: list[Capture], measured: list[RowStats], *, untrained: bool
-) -> tuple[Layer, ...]:
-    """The layers of captured and measured calls. `untrained` decides which logit spread the advice aims at."""
+def layers_of(model: nn.Module, captures: list[Capture], measured: list[RowStats]) -> tuple[Layer, ...]:
+    """The layers of captured and measured calls."""
     layers = []
     for index, (capture, stats, heads) in enumerate(zip(captures, measured, heads_of_layers(measured), strict=True)):
         place = _place(model, index, capture)
@@ -32,7 +29,6 @@ def layers_of(
                 implementation=capture.implementation,
                 scale=audit(capture, expected),
                 head_stats=heads,
-                advice=advise(heads, keys, capture, expected, place, at_initialisation=untrained),
             )
         )
     return tuple(layers)

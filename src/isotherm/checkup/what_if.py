@@ -1,7 +1,7 @@
 """Replay captured q and k under another rule, exactly.
 
-A rule that sets the scale (none, 1/d, 0.1 …) replaces the scale in force, including what the model multiplied into q and k
-before the kernel. Any other rule (x0.5, log-n, a soft cap, a sink) is applied on top of the scale in force.
+A rule that sets the scale (none, 1/d, 0.1, cosine …) replaces the scale in force, including what the model multiplied into q
+and k before the kernel. Any other rule (x0.5, log-n, a soft cap, a sink) is applied on top of the scale in force.
 """
 
 from collections.abc import Sequence
@@ -14,7 +14,7 @@ from isotherm.checkup.measure import quantile, statistics
 from isotherm.errors import ArgumentError, named
 from isotherm.language import Text
 from isotherm.ops import Problem
-from isotherm.probe import Capture
+from isotherm.probe import Capture, Factor
 from isotherm.record import WhatIfLayer
 from isotherm.record.plain import finite
 from isotherm.scale import Rule, Site, parse
@@ -63,6 +63,12 @@ def summarise(index: int, stats: RowStats) -> WhatIfLayer:
     )
 
 
+def _carried(factor: Factor) -> float:
+    """The number that the model multiplied into q or k: since its projection, or since it normalised them."""
+    number = factor.after_norm if factor.kind == "normalised" else factor.value
+    return 1.0 if number is None else number
+
+
 def _under(capture: Capture, rule: Rule, index: int) -> tuple[Problem, Tensor | None]:
     """The captured problem and sink under a rule.
 
@@ -73,7 +79,7 @@ def _under(capture: Capture, rule: Rule, index: int) -> tuple[Problem, Tensor | 
     resolved = rule.at_layer(index).resolve(
         Site(problem.q.shape[3], problem.q.shape[1], visibility.positions, visibility.counts)
     )
-    carried = prod(factor.value for factor in (capture.q_factor, capture.k_factor) if factor.value is not None)
+    carried = prod(_carried(factor) for factor in (capture.q_factor, capture.k_factor))
     scale = 1 / carried if rule.sets_scale else problem.scale
     q, k = problem.q, problem.k
     if resolved.normalise is not None:

@@ -7,8 +7,8 @@
 """
 
 from isotherm.probe.attach import probe
-from isotherm.probe.capture import Capture, Factor
+from isotherm.probe.capture import Capture, Factor, HeadLayout, Part
 from isotherm.probe.finite import is_finite
 from isotherm.probe.session import NotFinite, Seen
 
-__all__ = ["Capture", "Factor", "NotFinite", "Seen", "is_finite", "probe"]
+__all__ = ["Capture", "Factor", "HeadLayout", "NotFinite", "Part", "Seen", "is_finite", "probe"]

@@ -1,12 +1,41 @@
 """What a probe brings back from one attention call: enough to measure the call and to replay it under another rule."""
 
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import dataclass, field
 from typing import Literal
 
 from torch import Tensor
 
 from isotherm.ops import Problem
 from isotherm.record import Kind
+
+
+@dataclass(frozen=True)
+class Part:
+    """A parameter that a function multiplied into a projection. Feature 0 of the projection is index `first` of dimension
+    `axis`: not 0 where the function received a slice."""
+
+    name: str
+    axis: int = 0
+    first: int = 0
+
+
+@dataclass(frozen=True)
+class HeadLayout:
+    """Where the heads are in a projection's output of `width` features: head h has `dim` of them, from `starts[h]` on, `step`
+    apart. Without `starts` every feature serves every head."""
+
+    width: int
+    dim: int
+    starts: tuple[int, ...] = ()
+    step: int = 1
+
+    def features(self, heads: Iterable[int] | None = None) -> list[int]:
+        """The features of these heads, of all heads if None, in order."""
+        if not self.starts:
+            return list(range(self.width))
+        chosen = self.starts if heads is None else [self.starts[head] for head in heads]
+        return sorted({start + self.step * i for start in chosen for i in range(self.dim)})
 
 
 @dataclass(frozen=True)
@@ -20,13 +49,18 @@ class Factor:
     - "per-query": the factor depends on the position alone, as log-n's and Llama 4's do.
     - "untraced": no projection was found whose output has these vectors.
 
-    `value` is None for every kind but "constant". `source` is the projection's name.
+    `value` is None for every kind but "constant". `source` is the projection's name, `norm` that of the norm after it. `layout`
+    says which features of the projection are which head, None if that is not known. `parts` are the parameters of a projection
+    that is a function call and not a module.
     """
 
     value: float | None
     kind: Literal["constant", "normalised", "per-query", "untraced"]
     source: str | None = None
     after_norm: float | None = None
+    norm: str | None = field(default=None, compare=False)
+    layout: HeadLayout | None = field(default=None, compare=False)
+    parts: tuple[Part, ...] = field(default=(), compare=False)
 
 
 @dataclass(frozen=True)

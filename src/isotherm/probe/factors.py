@@ -5,13 +5,15 @@ and a normalisation changes each length differently. So the ratio of the lengths
 the projection gave tells these apart. It also identifies the projection: no other has these lengths. Costs O(tokens · d).
 """
 
+from typing import Literal
+
 import torch
 from torch import Tensor
 
 from isotherm.probe.capture import Factor
 from isotherm.probe.frames import Frame, Record
 from isotherm.probe.keep import storage_of
-from isotherm.probe.layouts import without_head_axis
+from isotherm.probe.layouts import viewed, without_head_axis
 from isotherm.probe.lengths import (
     ENOUGH,
     TOKENS,
@@ -50,17 +52,22 @@ def _in_frame(used: Tensor, records: list[Record], tolerance: float) -> tuple[Fa
         if (
             storage_of(record.output) == here
         ):  # `used` is a view of it. If the model had written there, the record would be a copy.
-            return Factor(1.0, "constant", record.name), record
+            layout = viewed(used, record.output)
+            return Factor(1.0, "constant", record.name, layout=layout, parts=record.parts), record
     norms = [record for record in records if record.kind == "norm"]
     found = min(matches(used, projections, one_number, tolerance / 10), key=lambda m: m.spread, default=None)
     if found is not None and found.spread < tolerance:
-        return Factor(found.value, "constant", found.record.name), found.record
+        return _found(found, found.value, "constant"), found.record
     return (
         _assembled(used, projections, tolerance)
         or _normalised(used, norms, projections, tolerance)
         or _per_query(used, projections, tolerance)
         or ((Factor(None, "normalised"), None) if projections and _equal_lengths(used, tolerance) else None)
     )
+
+
+def _found(match: Match, value: float | None, kind: Literal["constant", "per-query"]) -> Factor:
+    return Factor(value, kind, match.record.name, layout=match.layout, parts=match.record.parts)
 
 
 def _normalised(
@@ -77,7 +84,7 @@ def _normalised(
         if match is not None:
             source = next((record for record in projections if record.made == match.record.given), None)
             after = match.value if measure is same_length else None
-            return Factor(None, "normalised", (source or match.record).name, after), source
+            return Factor(None, "normalised", (source or match.record).name, after, match.record.name), source
     return None
 
 
@@ -87,7 +94,7 @@ def _per_query(used: Tensor, projections: list[Record], tolerance: float) -> tup
     found = min(matches(used, projections, by_position), key=lambda match: match.spread, default=None)
     if found is None or found.spread >= tolerance or not is_monotonic(found.ratio, tolerance):
         return None
-    return Factor(None, "per-query", found.record.name), found.record
+    return _found(found, None, "per-query"), found.record
 
 
 def _equal_lengths(used: Tensor, tolerance: float) -> bool:

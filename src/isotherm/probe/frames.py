@@ -11,6 +11,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
+from isotherm.probe.capture import Part
 from isotherm.probe.keep import Keeper, storage_of
 
 PROJECTION = re.compile(r"Linear|Conv1D|Conv1d|Conv2d|Dense")
@@ -27,13 +28,15 @@ def _matches(pattern: re.Pattern[str], class_name: str) -> bool:
 
 @dataclass(eq=False)
 class Record:
-    """The output of a projection or a norm. `made` is the memory it was written to, `source` is the module's input."""
+    """The output of a projection or a norm. `made` is the memory it was written to, `source` is the module's input, `parts` are
+    the parameters of a projection without a module."""
 
     name: str
     kind: Literal["projection", "norm"]
     output: Tensor
     source: Tensor | None
     made: int
+    parts: tuple[Part, ...] = ()
 
     @property
     def given(self) -> int | None:
@@ -179,13 +182,21 @@ class Frames:
                 parent.records.extend(frame.records)
         return frame
 
-    def note(self, frame: Frame, name: str, kind: Literal["projection", "norm"], given: Any, result: Any) -> None:
+    def note(
+        self,
+        frame: Frame,
+        name: str,
+        kind: Literal["projection", "norm"],
+        given: Any,
+        result: Any,
+        parts: tuple[Part, ...] = (),
+    ) -> None:
         """Record the output of a projection or a norm inside `frame`."""
         first, output = _first_tensor(given), _first_tensor(result)
         if output is None or not output.dtype.is_floating_point or output.dim() < 2 or output.is_nested:
             return
         source = None if first is None or first.is_nested else first.detach()
-        record = Record(name, kind, output.detach(), source, storage_of(output))
+        record = Record(name, kind, output.detach(), source, storage_of(output), parts)
         frame.records.append(record)
         self._keeper.protect(output, record)
 

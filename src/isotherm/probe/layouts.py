@@ -6,6 +6,8 @@ from functools import lru_cache
 import torch
 from torch import Tensor
 
+from isotherm.probe.capture import HeadLayout
+
 
 def tokens(output: Tensor, batch: int, length: int, dim: int) -> Iterator[Tensor]:
     """Yield `output` as [batch, at most `length` tokens, blocks, dim] in every way its shape allows."""
@@ -33,6 +35,21 @@ def without_head_axis(output: Tensor) -> Tensor:
 def _blocks(output: Tensor, dim: int) -> Iterator[Tensor]:
     if output.shape[-1] % dim == 0 and output.shape[-1] and output.shape[1]:
         yield output.unflatten(-1, (-1, dim))
+
+
+def viewed(used: Tensor, output: Tensor) -> HeadLayout | None:
+    """Which features of `output` are which head of `used` [B, H, T, D], a view of it. None if its strides do not tell."""
+    width, (_, heads, _, dim), step = output.shape[-1], used.shape, used.stride(3)
+    if used.numel() == output.numel() and dim == width:
+        return HeadLayout(width, dim)
+    if not output.is_contiguous() or step <= 0:
+        return None
+    if dim == width:
+        return HeadLayout(width, dim)
+    first = used.storage_offset() - output.storage_offset()
+    starts = tuple(int(first + head * used.stride(1)) % width for head in range(heads))
+    inside = all(start + (dim - 1) * step < width for start in starts)
+    return HeadLayout(width, dim, starts, step) if inside else None
 
 
 @lru_cache(maxsize=256)

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from isotherm.probe.capture import HeadLayout
 from isotherm.probe.frames import Record
 from isotherm.probe.layouts import assignments, tokens
 
@@ -28,16 +29,29 @@ Measure = Callable[[Tensor, Tensor], Tensor]
 
 @dataclass(frozen=True)
 class Match:
-    """`ratio` is used length / projected length, [B, T, H]; `spread` is its distance from the form that was asked for."""
+    """`ratio` is used length / projected length, [B, T, H]; `spread` is its distance from the form that was asked for. `way`
+    [H] says which of the record's `blocks` blocks of `dim` features is which head."""
 
     record: Record
     ratio: Tensor
     spread: float
+    way: Tensor
+    blocks: int
+    dim: int
 
     @property
     def value(self) -> float:
         """The factor, if it is one number."""
         return float(self.ratio.nanmedian())
+
+    @property
+    def layout(self) -> HeadLayout | None:
+        """Which features are which head. Blocks that are not parts of the last dimension (a projection of each head by itself)
+        are told apart by nothing in the weights, so the layout is known only if every block is a head."""
+        width, way = self.record.output.shape[-1], self.way.tolist()
+        if self.blocks * self.dim == width:
+            return HeadLayout(width, self.dim, tuple(block * self.dim for block in way))
+        return HeadLayout(width, self.dim) if len(set(way)) == self.blocks else None
 
 
 def matches(used: Tensor, records: list[Record], measure: Measure, enough: float = 0.0) -> list[Match]:
@@ -47,7 +61,7 @@ def matches(used: Tensor, records: list[Record], measure: Measure, enough: float
     for record in reversed(records):
         for output in tokens(record.output, batch, length, dim):
             for own, projected in _aligned(used, output):
-                match = _closest(record, own, projected, measure)
+                match = _closest(record, own, projected, measure, dim)
                 found += [] if match is None else [match]
         if any(match.spread < enough for match in found):
             break
@@ -69,7 +83,7 @@ def _aligned(used: Tensor, output: Tensor) -> list[tuple[Tensor, Tensor]]:
     return [(lengths(used[:SEQUENCES].index_select(2, chosen + start)).transpose(1, 2), projected) for start in starts]
 
 
-def _closest(record: Record, used: Tensor, projected: Tensor, measure: Measure) -> Match | None:
+def _closest(record: Record, used: Tensor, projected: Tensor, measure: Measure, dim: int) -> Match | None:
     """The assignment that is best on a few tokens, measured on all of them."""
     ways = assignments(projected.shape[-1], used.shape[-1]).to(used.device)
     if not len(ways):
@@ -80,7 +94,7 @@ def _closest(record: Record, used: Tensor, projected: Tensor, measure: Measure) 
         some = (_ratio(used[:, ::step], projected[:, ::step], part, floor) for part in ways.split(256))
         ways = ways[torch.cat([measure(ratio, base) for ratio, base in some]).argmin()].unsqueeze(0)
     ratio, base = _ratio(used, projected, ways, floor)
-    return Match(record, ratio[:, :, 0], float(measure(ratio, base)))
+    return Match(record, ratio[:, :, 0], float(measure(ratio, base)), ways[0], projected.shape[-1], dim)
 
 
 def _ratio(used: Tensor, projected: Tensor, ways: Tensor, floor: Tensor) -> tuple[Tensor, Tensor]:

@@ -12,8 +12,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from isotherm.probe.capture import Capture, Factor
+from isotherm.probe.capture import Capture, Factor, HeadLayout
 from isotherm.probe.masks import Terms
+from isotherm.probe.parts import names_of, parts_among
 from isotherm.probe.session import Call, Session
 from isotherm.record import Kind
 
@@ -53,7 +54,8 @@ def look_at_module(session: Session, module: nn.MultiheadAttention, args: Any, k
         query, key, module.num_heads, *weights, *_biases(module.in_proj_bias),
         module.bias_k, module.add_zero_attn, given.get("attn_mask"), padding,
     )  # fmt: skip
-    _capture(session, inputs, session.frames.name_of(module), type(module).__name__, "self" if same else "cross")
+    name = session.frames.name_of(module)
+    _capture(session, inputs, (name, type(module).__name__), names_of(module, name), "self" if same else "cross")
 
 
 def look_at_layer(session: Session, layer: nn.TransformerEncoderLayer, args: Any, kwargs: Any) -> None:
@@ -82,8 +84,8 @@ def look_at_function(session: Session, args: Any, kwargs: Any) -> None:
         given["bias_k"], given["add_zero_attn"], given.get("attn_mask"), padding,
     )  # fmt: skip
     top = session.frames.top
-    name, kind = ("", "") if top is None else (top.name, top.kind)
-    _capture(session, inputs, name, kind, "self" if same else "cross")
+    subject, known = (("", ""), {}) if top is None else ((top.name, top.kind), names_of(top.module, top.name))
+    _capture(session, inputs, subject, known, "self" if same else "cross")
 
 
 def _padded(nested: Tensor) -> tuple[Tensor, Tensor]:
@@ -105,7 +107,8 @@ def _biases(packed: Tensor | None) -> tuple[Tensor | None, Tensor | None]:
     return (None, None) if packed is None else packed.chunk(3)[:2]  # type: ignore[return-value]
 
 
-def _capture(session: Session, inputs: Inputs, name: str, kind: str, what: Kind) -> None:
+def _capture(session: Session, inputs: Inputs, subject: tuple[str, str], known: dict[int, str], what: Kind) -> None:
+    """Capture a call by a module of this name and class. `known` are the names of its parameters, by id."""
     batch, heads = inputs.query.shape[0], inputs.heads
     q = F.linear(inputs.query, inputs.q_weight, inputs.q_bias).unflatten(-1, (heads, -1)).transpose(1, 2)
     k = F.linear(inputs.key, inputs.k_weight, inputs.k_bias)
@@ -122,9 +125,16 @@ def _capture(session: Session, inputs: Inputs, name: str, kind: str, what: Kind)
         terms &= _term(session, inputs.key_padding_mask.unsqueeze(1), (batch, 1), beyond)
     scale = 1 / sqrt(q.shape[-1])
     problem = Call("multi-head", q, k, scale, None, terms).problem()
-    weight = f"{name}.in_proj_weight" if name else "in_proj_weight"
-    factor = Factor(1.0, "constant", weight)
-    session.add(Capture(name, kind, what, "multi-head", problem, None, None, factor, factor))
+    q_factor = _factor(known, heads, inputs.q_weight, inputs.q_bias)
+    k_factor = _factor(known, heads, inputs.k_weight, inputs.k_bias)
+    session.add(Capture(*subject, what, "multi-head", problem, None, None, q_factor, k_factor))
+
+
+def _factor(known: dict[int, str], heads: int, weight: Tensor, bias: Tensor | None) -> Factor:
+    parts = parts_among(known, [(weight, 0), *([] if bias is None else [(bias, 0)])])
+    width, dim = weight.shape[0], weight.shape[0] // heads
+    layout = HeadLayout(width, dim, tuple(range(0, width, dim)))
+    return Factor(1.0, "constant", parts[0].name if parts else "in_proj_weight", layout=layout, parts=parts)
 
 
 def _term(session: Session, mask: Tensor, lead: tuple[int, int], beyond: int) -> Terms:

@@ -67,6 +67,8 @@ class LaidOut:
 
 def _recognise(session: Session, trail: Trail, logits: Tensor, axis: int, rest: Tensor | None = None) -> None:
     """Capture weights over the keys along `axis`, the softmax of `logits`. `rest` is what each row's weights lack to one."""
+    if _routes(trail, axis):
+        return
     frame = session.frames.attending
     module = None if frame is None else frame.module
     scores = None if trail.scores is None else _oriented(trail.scores, axis)
@@ -102,6 +104,13 @@ def _oriented(scores: Scores, axis: int) -> Scores | None:
     """The scores with the keys as columns; None if the axis is neither rows nor columns."""
     place = scores.order[axis] - len(scores.lead)
     return None if place < 0 else scores if place == 1 else scores.turned()
+
+
+def _routes(trail: Trail, axis: int) -> bool:
+    """Whether the axis belongs to a parameter of the model: a router or a classifier normalises over what it has learnt."""
+    scores = trail.scores or trail.product
+    learned = scores is not None and scores.learned and axis < len(scores.order)
+    return learned and scores.order[axis] == len(scores.lead)  # type: ignore[union-attr]
 
 
 def _described(session: Session, scores: Scores, module: nn.Module | None) -> Call | None:

@@ -34,6 +34,7 @@ class Scores:
     - `multipliers`: factors that differ between heads, rows or columns.
     - `cap`: the multiplier after a tanh, None without one.
     - `hidden`: True where a number so low was written that the entry is never attended.
+    - `learned`: the rows are a parameter of the model, such as a learned query; the columns never are.
     - `zeroed`: True where the product was replaced by 0 (a multiplicative mask).
     """
 
@@ -48,6 +49,7 @@ class Scores:
     added: tuple[Added, ...] = ()
     hidden: tuple[Tensor, ...] = ()
     zeroed: tuple[Tensor, ...] = ()
+    learned: bool = False
 
     @classmethod
     def of(cls, a: Tensor, b: Tensor, lead: tuple[int, ...], order: tuple[int, ...]) -> "Scores":

@@ -3,6 +3,7 @@ memory that the probe still refers to. Whoever sees the operations (`mode.py`, `
 
 import functools
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import torch
@@ -11,7 +12,7 @@ from torch._ops import HigherOrderOperator, OpOverload, OpOverloadPacket
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from isotherm.probe import flex, multihead, opaque, products, sdpa
-from isotherm.probe.keep import storage_of
+from isotherm.probe.parts import parts_of, weight_of
 from isotherm.probe.reasons import OTHER_SOFTMAX
 from isotherm.probe.recognise import recognise_logits, recognise_weights
 from isotherm.probe.scores import Scores
@@ -143,13 +144,20 @@ class Watch:
             if not frame.normalises:
                 self.session.frames.note(frame, f"{frame.name}.{name}", "norm", args, result)
             return
-        weight = next((x for x in args if isinstance(x, Tensor) and x.dim() >= 2 and self.session.is_weight(x)), None)
-        if weight is not None and not frame.projects:
-            memory = storage_of(weight)
-            named = frame.module.named_parameters()
-            own = next((key for key, value in named if storage_of(value) == memory), name)
+        if frame.projects:
+            return
+        weight = weight_of(name, args)
+        weight = self._weight_below_python(name, args) if weight is None else weight
+        if weight is not None:
+            own, parts = parts_of(frame, name, args, weight)
             given = [x for x in args if isinstance(x, Tensor) and x is not weight and not self.session.is_weight(x)]
-            self.session.frames.note(frame, f"{frame.name}.{own}", "projection", given, result)
+            self.session.frames.note(frame, own, "projection", given, result, parts)
+
+    def _weight_below_python(self, name: str, args: Any) -> Tensor | None:
+        """A weight that is known by its memory only: scripted code passes views without saying of what."""
+        factors = _factors(name, args)
+        weight = None if factors is None else factors[1][0]
+        return weight if weight is not None and self.session.is_weight(weight) else None
 
     def _follow(self, name: str, args: Any, kwargs: Any, result: Any) -> None:
         """Say what the result is, if it is a product of two activations or made from one."""
@@ -197,10 +205,12 @@ class Watch:
             return None
         (x, over_x), (y, over_y) = factors
         mixed = self._mixed(x, over_x) or self._mixed(y, over_y)
-        if mixed is not None or self.session.is_weight(x) or self.session.is_weight(y):
+        learned = self.session.is_weight(x)
+        if mixed is not None or self.session.is_weight(y) or (learned and name == "einsum"):
             return mixed
         if not self._attended(x, over_x) and not self._attended(y, over_y):
             scores = self._product(name, args)
+            scores = None if scores is None else replace(scores, learned=learned)
             return None if scores is None else self._shifted(name, scores, args, kwargs, result)
         return None
 

@@ -79,13 +79,39 @@ class ScaleAudit:
 
 
 @dataclass(frozen=True)
+class ModelChange:
+    """One change to a model, to be taken literally: multiply `target` by `number`, add `number` to it, or set it to that.
+
+    A `target` is the full name of a parameter, of an attribute of a module, or a key of the configuration. If `axis` is given,
+    only the indices `start` to `stop` (not included), `step` apart, of that dimension of the parameter change; with `block`,
+    these indices of every `block` indices.
+    """
+
+    target: str
+    operation: Literal["multiply", "add", "set"]
+    number: float
+    kind: Literal["parameter", "attribute", "configuration"] = "parameter"
+    axis: int | None = None
+    start: int = 0
+    stop: int = 0
+    step: int = 1
+    block: int | None = None
+
+
+@dataclass(frozen=True)
 class Advice:
-    """The factor that would bring a layer's logit spread to its target, and how to apply it in this model."""
+    """The factor that would bring a layer's logit spread to its target, and how to apply it in this model.
+
+    The changes were tried on a copy of the model, and `achieved` is the spread they led to. Without changes, `achieved` is the
+    spread of the captured q and k under another scale, or None if nothing that was tried led to the target.
+    """
 
     spread: float
     target: float
     factor: float
     how: Text
+    changes: tuple[ModelChange, ...] = ()
+    achieved: float | None = None
 
 
 @dataclass(frozen=True)
@@ -107,7 +133,8 @@ class Layer:
 
 @dataclass(frozen=True)
 class Finding:
-    """Something a person should act on. `threshold` names the source of the limit."""
+    """Something a person should act on. `threshold` names the source of the limit. `changes` are what the advice says to change
+    in the model, and were tried."""
 
     code: str
     severity: Severity
@@ -117,6 +144,7 @@ class Finding:
     evidence: dict[str, float | str | None]
     advice: Text
     threshold: Text
+    changes: tuple[ModelChange, ...] = ()
 
 
 @dataclass(frozen=True)
