@@ -165,3 +165,28 @@ def test_advice_under_a_norm_names_its_gain():
     with torch.no_grad():
         layer.q_norm.weight.mul_(gamma)
     assert "logits-large" not in {finding.code for finding in look(layer).findings}
+
+
+@pytest.mark.parametrize(
+    "config", [None, object(), SimpleNamespace(model_type="mine")], ids=["none", "any", "unknown type"]
+)
+@pytest.mark.parametrize(
+    ("scale", "rule"),
+    [(HEADS / DIM, "1/d"), ((3 * DIM / HEADS) ** -0.5, "1/√(3d)"), (DIM**-0.5, "1/√width"), ((DIM / HEADS / 2) ** -0.5, "1/√(d/2)")],
+    ids=["muP", "invariant point attention", "MaxViT", "Zamba2"],
+)  # fmt: skip
+def test_a_scale_as_shipped_is_a_note_that_names_the_rule(scale, rule, config):
+    report = look(*(Scaled(scale, config) for _ in range(3)))
+    (found,) = [finding for finding in report.findings if finding.code.startswith("scale")]
+    assert (found.code, found.severity) == ("scale-unusual", "note")
+    assert rule in found.message.en
+    assert report.healthy
+
+
+@pytest.mark.parametrize("config", [object(), SimpleNamespace(attention_multiplier=0.2)], ids=["any", "a key"])
+def test_ones_own_scale_can_be_declared(config):
+    torch.manual_seed(0)
+    model = Model(Scaled(0.1, config), Scaled(0.1, config)).eval()
+    assert isotherm.check(model, batch(), what_if=(), declared="0.1").findings == ()
+    wrong = isotherm.check(model, batch(), what_if=(), declared={"layers.1": "0.2", "layers.0": "0.1"}).findings
+    assert [(finding.code, finding.severity, finding.layer) for finding in wrong] == [("scale-mismatch", "error", 1)]

@@ -8,10 +8,13 @@ from datetime import UTC, datetime
 
 from torch import nn
 
+from isotherm.checkup.about_scales import about_scales, marked, settled
 from isotherm.checkup.advice import context_of
+from isotherm.checkup.declarations import Given, read_declared
 from isotherm.checkup.findings import about_output, findings, gravest_first, naming_weights
 from isotherm.checkup.heads import with_detail
 from isotherm.checkup.implementations import compare_implementations
+from isotherm.checkup.known_rules import recognised
 from isotherm.checkup.layers import layers_of
 from isotherm.checkup.measure import Batch, look, measure
 from isotherm.checkup.subject import ModelSource, subject_of
@@ -39,24 +42,30 @@ def examine(
     context: int | None,
     detail: bool,
     progress: Progress,
+    declared: Given = None,
 ) -> tuple[CheckRecord, tuple[RowStats, ...]]:
     """Check a model on a batch: the record, and each layer's row statistics. `isotherm.check` describes the arguments."""
-    rules = check_rules(what_if)  # a misspelt rule fails before the work, not after it
+    rules, yours = check_rules(what_if), read_declared(declared)  # a misspelt rule fails before the work, not after it
     started = time.perf_counter()
     progress(Text("one forward under the probe", "在探针下前向一次"), 0.0)
     captures, unseen, not_finite, model_seconds = look(model, batch)
+    yours.check([capture.name for capture in captures])
     measured = []
     for index, capture in enumerate(captures):
         progress(Text("measuring {name}", "测量 {name}").format(name=capture.name), 0.1 + 0.4 * index / len(captures))
         measured.append(measure(capture, rows, batch))
     subject = subject_of(model, batch, source)
-    layers = layers_of(model, captures, measured, untrained=subject.at_initialisation)
+    layers = layers_of(model, captures, measured, untrained=subject.at_initialisation, yours=yours)
+    layers = settled(model, batch, layers)
+    known = recognised(layers)
+    layers = marked(layers, known)
     progress(Text("comparing implementations", "比较不同实现"), 0.5)
     comparisons = compare_implementations(model, batch, rows, layers) if compare else ()
     replayed = _what_if(captures, measured, rules, rows, progress)
     found = [
         *about_weights(model, layers, source.weights),
         *about_output(layers, not_finite),
+        *about_scales(layers, known),
         *findings(subject, layers, comparisons, unseen),
     ]
     record = CheckRecord(

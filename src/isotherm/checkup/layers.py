@@ -4,6 +4,7 @@ from torch import nn
 
 from isotherm.checkup.advice import advise
 from isotherm.checkup.audit import audit
+from isotherm.checkup.declarations import Declarations
 from isotherm.checkup.declare import LayerPlace, declared
 from isotherm.checkup.heads import heads_of_layers
 from isotherm.probe import Capture
@@ -12,13 +13,19 @@ from isotherm.stats import RowStats
 
 
 def layers_of(
-    model: nn.Module, captures: list[Capture], measured: list[RowStats], *, untrained: bool
+    model: nn.Module,
+    captures: list[Capture],
+    measured: list[RowStats],
+    *,
+    untrained: bool,
+    yours: Declarations = Declarations(),  # noqa: B008, it is frozen
 ) -> tuple[Layer, ...]:
-    """The layers of captured and measured calls. `untrained` decides which logit spread the advice aims at."""
+    """The layers of captured and measured calls. `untrained` decides which logit spread the advice aims at; `yours` are the
+    rules that you declared."""
     layers = []
     for index, (capture, stats, heads) in enumerate(zip(captures, measured, heads_of_layers(measured), strict=True)):
         place = _place(model, index, capture)
-        expected = declared(place)
+        expected = declared(place, yours.at(index, capture.name))
         keys = int(stats.n.max()) if stats.n.numel() else 0
         layers.append(
             Layer(
@@ -44,4 +51,5 @@ def _place(model: nn.Module, index: int, capture: Capture) -> LayerPlace:
     around = [model.get_submodule(".".join(names[:end])) for end in range(len(names), -1, -1)]
     config = next((found for module in around if (found := getattr(module, "config", None)) is not None), None)
     layer = getattr(around[0], "layer_idx", None)
-    return LayerPlace(around[0], config, index if layer is None else int(layer), capture.problem.q.shape[3])
+    heads, head_dim = capture.problem.q.shape[1], capture.problem.q.shape[3]
+    return LayerPlace(around[0], config, index if layer is None else int(layer), head_dim, heads)
