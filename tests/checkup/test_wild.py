@@ -15,6 +15,8 @@ from isotherm.errors import InputError
 from isotherm.report import summary
 from tests.checkup.models import DIM, HEADS, Attention, Model, batch
 
+D = DIM // HEADS
+
 
 class Mixer(nn.Module):
     """Attention by hand, with one thing about it; its class name does not say attention."""
@@ -172,9 +174,9 @@ def test_advice_under_a_norm_names_its_gain():
 )
 @pytest.mark.parametrize(
     ("scale", "rule"),
-    [(HEADS / DIM, "1/d"), ((3 * DIM / HEADS) ** -0.5, "1/√(3d)"), (DIM**-0.5, "1/√width"), ((DIM / HEADS / 2) ** -0.5, "1/√(d/2)")],
+    [(1 / D, "1/d"), ((3 * D) ** -0.5, "1/√(3d)"), (DIM**-0.5, "1/√width"), ((D / 2) ** -0.5, "1/√(d/2)")],
     ids=["muP", "invariant point attention", "MaxViT", "Zamba2"],
-)  # fmt: skip
+)
 def test_a_scale_as_shipped_is_a_note_that_names_the_rule(scale, rule, config):
     report = look(*(Scaled(scale, config) for _ in range(3)))
     (found,) = [finding for finding in report.findings if finding.code.startswith("scale")]

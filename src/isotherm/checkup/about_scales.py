@@ -8,7 +8,7 @@ from torch import nn
 from isotherm.checkup.anew import Anew
 from isotherm.checkup.declare import ASSUMED, CONVENTION, first_source
 from isotherm.checkup.findings import Evidence, finding
-from isotherm.checkup.known_rules import KnownRule, likely, near
+from isotherm.checkup.known_rules import KnownRule, likely, near, recognised
 from isotherm.checkup.measure import Batch
 from isotherm.checkup.thresholds import SCALE_TOLERANCE
 from isotherm.language import Text
@@ -22,7 +22,15 @@ AS_ANEW = Text(
 FOLLOWS = Text("nothing declares a scale; this one is {rule}", "没有任何声明；此缩放即 {rule}")
 
 
-def settled(model: nn.Module, batch: Batch, layers: tuple[Layer, ...]) -> tuple[Layer, ...]:
+def judged_scales(model: nn.Module, batch: Batch, layers: tuple[Layer, ...]) -> tuple[tuple[Layer, ...], list[Finding]]:
+    """The layers with what was found out about scales that nobody declared, and the findings about scales."""
+    layers = _compared_with_class(model, batch, layers)
+    rules = recognised(layers)
+    layers = _marked(layers, rules)
+    return layers, [*_about(layers, rules)]
+
+
+def _compared_with_class(model: nn.Module, batch: Batch, layers: tuple[Layer, ...]) -> tuple[Layer, ...]:
     """The layers, with departures from a scale that nobody declared compared with the installed class built anew. Nothing is
     built if there are none."""
     anew = Anew(model, batch)
@@ -48,7 +56,7 @@ def _settled(layer: Layer, anew: Anew) -> ScaleAudit:
     return replace(scale, source=scale.source.replace(ASSUMED, CONVENTION, 1)) if assumed else scale
 
 
-def marked(layers: tuple[Layer, ...], rules: Mapping[int, tuple[KnownRule, ...]]) -> tuple[Layer, ...]:
+def _marked(layers: tuple[Layer, ...], rules: Mapping[int, tuple[KnownRule, ...]]) -> tuple[Layer, ...]:
     """The layers. One that follows another rule than the convention neither agrees nor disagrees with it; a note says so."""
     return tuple(
         replace(layer, scale=replace(layer.scale, agrees=None, note=FOLLOWS.format(rule=_names(rules[layer.index]))))
@@ -58,7 +66,7 @@ def marked(layers: tuple[Layer, ...], rules: Mapping[int, tuple[KnownRule, ...]]
     )
 
 
-def about_scales(layers: tuple[Layer, ...], rules: Mapping[int, tuple[KnownRule, ...]]) -> Iterator[Finding]:
+def _about(layers: tuple[Layer, ...], rules: Mapping[int, tuple[KnownRule, ...]]) -> Iterator[Finding]:
     """Findings about scales in force. `rules` are those of layers that follow a known rule without declaring it."""
     for layer in layers:
         if layer.scale.agrees is False:

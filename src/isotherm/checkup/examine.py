@@ -8,15 +8,15 @@ from datetime import UTC, datetime
 
 from torch import nn
 
-from isotherm.checkup.about_scales import about_scales, marked, settled
+from isotherm.checkup.about_scales import judged_scales
 from isotherm.checkup.advice import context_of
 from isotherm.checkup.declarations import Given, read_declared
 from isotherm.checkup.findings import about_output, findings, gravest_first, naming_weights
 from isotherm.checkup.heads import with_detail
 from isotherm.checkup.implementations import compare_implementations
-from isotherm.checkup.known_rules import recognised
 from isotherm.checkup.layers import layers_of
 from isotherm.checkup.measure import Batch, look, measure
+from isotherm.checkup.outliers import outliers
 from isotherm.checkup.subject import ModelSource, subject_of
 from isotherm.checkup.weights import about_weights, not_finite_weights
 from isotherm.checkup.what_if import check_rules, replay, summarise
@@ -56,18 +56,17 @@ def examine(
         measured.append(measure(capture, rows, batch))
     subject = subject_of(model, batch, source)
     layers = layers_of(model, captures, measured, untrained=subject.at_initialisation, yours=yours)
-    layers = settled(model, batch, layers)
-    known = recognised(layers)
-    layers = marked(layers, known)
+    layers, about_scales = judged_scales(model, batch, layers)
     progress(Text("comparing implementations", "比较不同实现"), 0.5)
     comparisons = compare_implementations(model, batch, rows, layers) if compare else ()
     replayed = _what_if(captures, measured, rules, rows, progress)
     found = [
         *about_weights(model, layers, source.weights),
         *about_output(layers, not_finite),
-        *about_scales(layers, known),
+        *about_scales,
         *findings(subject, layers, comparisons, unseen),
     ]
+    found += outliers(model, captures, layers, told=found)
     record = CheckRecord(
         schema=SCHEMA,
         created=datetime.now(UTC).isoformat(timespec="seconds"),

@@ -101,6 +101,19 @@ KINDS = {
         ),
         limits.HEADROOM.reason,
     ),
+    "stands-apart": Kind(
+        Text(
+            "{who}: the {what} of {side} are {ratio:.3g} times the median of its {count} siblings (robust score {score:.1f}).",
+            "{who}：{side} 的{what}是其 {count} 个同类中位数的 {ratio:.3g} 倍（稳健分数 {score:.1f}）。",
+        ),
+        Text(
+            "Compare {source} with the checkpoint it was made from: a merge applied twice, a wrong factor or a half-loaded file"
+            " does this. A factor of {fix:.3g} on {side} there would bring it to the median of its siblings.",
+            "请将 {source} 与其来源的检查点对照：合并了两次、系数有误或文件只加载了一半，都会如此。"
+            "将其中的 {side} 乘以 {fix:.3g} 即回到同类的中位数。",
+        ),
+        limits.APART.reason,
+    ),
     "invalid-values": Kind(
         Text("{name}, head {head}: {rows} rows meet NaN or Inf.", "{name} 第 {head} 头：{rows} 行出现 NaN 或 Inf。"),
         Text(
