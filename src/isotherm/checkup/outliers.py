@@ -146,7 +146,8 @@ def _apart(siblings: list[Sized]) -> Iterator[Finding]:
     for one in siblings:
         peers.setdefault(one.layer.index if of_heads else 0, []).append(one)
     placed = [(one, group) for group in peers.values() for one in group]
-    away = [log(one.size / median(peer.size for peer in group)) for one, group in placed]
+    middles = {place: median(one.size for one in group) for place, group in peers.items()}
+    away = [log(one.size / middles[place]) for place, group in peers.items() for one in group]
     least = limits.LEAST_DEVIATION_OF_WEIGHTS if siblings[0].measure == WEIGHTS else limits.LEAST_DEVIATION_OF_VECTORS
     # 1.4826 makes the median absolute deviation of a normal distribution its standard deviation.
     deviation = max(1.4826 * median(abs(distance) for distance in away), least)
