@@ -147,3 +147,20 @@ def test_a_class_that_cannot_be_built_says_nothing():
     model = nn.TransformerEncoderLayer(16, 2)
     model.config = SimpleNamespace(vocab_size=3)
     assert anew._scales(model, torch.randn(1, 5, 16)) == {}
+
+
+@pytest.mark.parametrize(
+    ("given", "shape"),
+    [
+        (torch.arange(600).view(2, 300), (1, 64)),
+        ([torch.randn(3, 70, 8)], (1, 70, 8)),
+        ({"input_ids": torch.arange(600).view(2, 300), "labels": None}, (1, 64)),
+        ([torch.arange(300).view(3, 100), torch.ones(2)], (3, 64)),
+    ],
+    ids=["ids", "vectors", "keywords", "not one batch"],
+)
+def test_the_new_model_reads_little(given, shape):
+    made = anew._on_cpu(given, 50)
+    first = made if isinstance(made, torch.Tensor) else next(iter(made.values() if isinstance(made, dict) else made))
+    assert first.shape == shape
+    assert first.is_floating_point() or int(first.max()) < 50

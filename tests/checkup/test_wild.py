@@ -1,5 +1,6 @@
 """Models nobody here wrote: what was found on them, as small models of the same kind."""
 
+from math import log
 from statistics import median
 from types import SimpleNamespace
 
@@ -192,3 +193,24 @@ def test_ones_own_scale_can_be_declared(config):
     assert isotherm.check(model, batch(), what_if=(), declared="0.1").findings == ()
     wrong = isotherm.check(model, batch(), what_if=(), declared={"layers.1": "0.2", "layers.0": "0.1"}).findings
     assert [(finding.code, finding.severity, finding.layer) for finding in wrong] == [("scale-mismatch", "error", 1)]
+
+
+@pytest.mark.parametrize(
+    ("factor", "severities"),
+    [
+        (1.0, ["error"]),
+        ((0.1 * log(4) + 1) ** 2, []),
+        (D**-0.5 * (0.1 * log(4) + 1) ** 2, ["note"]),
+        (0.3, ["warning"]),
+    ],
+    ids=["the key is ignored", "the key is followed", "1/d, and the key is followed", "neither"],
+)
+def test_a_key_that_adds_a_factor_declares_nothing_else(factor, severities):
+    config = SimpleNamespace(rope_scaling={"rope_type": "yarn", "factor": 4.0})
+    found = look(Scaled(D**-0.5 * factor, config)).findings
+    assert [finding.severity for finding in found if finding.code.startswith("scale")] == severities
+
+
+def test_a_scale_of_zero_is_reported():
+    found = look(Attention(scale=0.0, fused=True)).findings
+    assert ("scale-mismatch", "warning") in {(finding.code, finding.severity) for finding in found}

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from math import inf
 
 from torch import nn
 
@@ -19,6 +20,7 @@ AS_ANEW = Text(
     "no key declares this scale; the installed class does the same when built anew",
     "没有配置项说明此缩放；已安装的类重新构建时也是如此",
 )
+ZERO = Text("Find where q·k is multiplied by 0.", "查明 q·k 在何处被乘以 0。")
 FOLLOWS = Text("nothing declares a scale; this one is {rule}", "没有任何声明；此缩放即 {rule}")
 
 
@@ -78,8 +80,9 @@ def _about(layers: tuple[Layer, ...], rules: Mapping[int, tuple[KnownRule, ...]]
 def _mismatch(layer: Layer) -> Finding:
     scale = layer.scale
     ratio = (scale.effective or 0.0) / (scale.declared or 1.0)
+    inverse = 1 / ratio if ratio else inf
     evidence = _evidence(layer) | {"ratio": ratio, "likely": likely(scale, layer.head_dim, layer.heads)}
-    return finding(
+    made = finding(
         "scale-mismatch",
         "warning" if first_source(scale.source) == CONVENTION else "error",
         (layer.index, None),
@@ -88,10 +91,11 @@ def _mismatch(layer: Layer) -> Finding:
         effective=scale.effective,
         rule=scale.rule,
         declared=scale.declared,
-        ratio=ratio if ratio > 1 else 1 / ratio,
+        ratio=ratio if ratio > 1 else inverse,
         much=Text("much", "偏大") if ratio > 1 else Text("little", "偏小"),
-        fix=1 / ratio,
+        fix=inverse,
     )
+    return made if ratio else replace(made, advice=ZERO)
 
 
 def _unusual(layers: list[Layer], known: tuple[KnownRule, ...]) -> Finding:
