@@ -1,11 +1,13 @@
 """What a scale that nobody declared is called: another rule in use, or a common mistake."""
 
+from dataclasses import replace
 from math import e, log2, sqrt
 
 import pytest
 import torch
 
 import isotherm
+from isotherm.checkup.about_scales import _unusual
 from isotherm.checkup.known_rules import KNOWN_RULES, likely
 from isotherm.record import ScaleAudit
 from isotherm.scale import parse, value
@@ -52,6 +54,16 @@ def test_the_note_says_what_to_declare_and_that_silences_it():
     (found,), _ = scales(Attention(scale=(3 * D) ** -0.5))
     assert "declared='query-pre-attn-scalar:48'" in found.advice.en
     assert scales(Attention(scale=(3 * D) ** -0.5), declared="query-pre-attn-scalar:48")[0] == []
+
+
+def test_where_layers_need_several_declarations_the_note_says_so():
+    """As in MaxViT, whose stages have different widths."""
+    _, (narrow, wide) = scales(Attention(scale=DIM**-0.5), Attention(scale=DIM**-0.5))
+    wide = replace(wide, heads=16)
+    rule = next(rule for rule in KNOWN_RULES if rule.formula == "1/√width")
+    advice = _unusual([narrow, wide], (rule,)).advice.en
+    assert "(query-pre-attn-scalar:64, query-pre-attn-scalar:256)" in advice
+    assert "declared={'layers.0': 'query-pre-attn-scalar:64', …}" in advice
 
 
 @pytest.mark.parametrize("rule", KNOWN_RULES, ids=lambda rule: rule.formula)

@@ -21,6 +21,13 @@ AS_ANEW = Text(
     "没有配置项说明此缩放；已安装的类重新构建时也是如此",
 )
 ZERO = Text("Find where q·k is multiplied by 0.", "查明 q·k 在何处被乘以 0。")
+BY_LAYER = Text(
+    "If it is meant, declare it: the number differs between layers, so by layer pattern ({texts}), as in"
+    " declared={{'{name}': '{declare}', …}} in Python or --declared '{name}={declare}' on the command line. If not, scale by"
+    " 1/√d.",
+    "若是有意为之，请声明：各层数值不同，须按层名模式分别声明（{texts}），"
+    "如 Python 中的 declared={{'{name}': '{declare}', …}}，或命令行的 --declared '{name}={declare}'。若非有意，请乘以 1/√d。",
+)
 FOLLOWS = Text("nothing declares a scale; this one is {rule}", "没有任何声明；此缩放即 {rule}")
 
 
@@ -103,10 +110,12 @@ def _unusual(layers: list[Layer], known: tuple[KnownRule, ...]) -> Finding:
     first, names = layers[0], _names(known)
     evidence = _evidence(first) | {"rule": names, "layers": float(len(layers))}
     at = first.index, None
+    texts = dict.fromkeys(known[0].declare(layer.head_dim, layer.heads) for layer in layers)
     words = {"name": first.name, "effective": first.scale.effective, "rule": names, "count": len(layers)}
-    return finding(
-        "scale-unusual", "note", at, evidence, **words, declare=known[0].declare(first.head_dim, first.heads)
-    )
+    made = finding("scale-unusual", "note", at, evidence, **words, declare=next(iter(texts)))
+    if len(texts) == 1:
+        return made
+    return replace(made, advice=BY_LAYER.format(name=first.name, declare=next(iter(texts)), texts=", ".join(texts)))
 
 
 def _evidence(layer: Layer) -> Evidence:
