@@ -1,5 +1,6 @@
 """Models nobody here wrote: what was found on them, as small models of the same kind."""
 
+from math import log
 from statistics import median
 from types import SimpleNamespace
 
@@ -14,6 +15,8 @@ from isotherm.cli import run
 from isotherm.errors import InputError
 from isotherm.report import summary
 from tests.checkup.models import DIM, HEADS, Attention, Model, batch
+
+D = DIM // HEADS
 
 
 class Mixer(nn.Module):
@@ -166,3 +169,49 @@ def test_advice_under_a_norm_names_its_gain():
     with torch.no_grad():
         layer.q_norm.weight.mul_(gamma)
     assert "logits-large" not in {finding.code for finding in look(layer).findings}
+
+
+@pytest.mark.parametrize(
+    "config", [None, object(), SimpleNamespace(model_type="mine")], ids=["none", "any", "unknown type"]
+)
+@pytest.mark.parametrize(
+    ("scale", "rule"),
+    [(1 / D, "1/d"), ((3 * D) ** -0.5, "1/√(3d)"), (DIM**-0.5, "1/√width"), ((D / 2) ** -0.5, "1/√(d/2)")],
+    ids=["muP", "invariant point attention", "MaxViT", "Zamba2"],
+)
+def test_a_scale_as_shipped_is_a_note_that_names_the_rule(scale, rule, config):
+    report = look(*(Scaled(scale, config) for _ in range(3)))
+    (found,) = [finding for finding in report.findings if finding.code.startswith("scale")]
+    assert (found.code, found.severity) == ("scale-unusual", "note")
+    assert rule in found.message.en
+    assert report.healthy
+
+
+@pytest.mark.parametrize("config", [object(), SimpleNamespace(attention_multiplier=0.2)], ids=["any", "a key"])
+def test_ones_own_scale_can_be_declared(config):
+    torch.manual_seed(0)
+    model = Model(Scaled(0.1, config), Scaled(0.1, config)).eval()
+    assert isotherm.check(model, batch(), what_if=(), declared="0.1").findings == ()
+    wrong = isotherm.check(model, batch(), what_if=(), declared={"layers.1": "0.2", "layers.0": "0.1"}).findings
+    assert [(finding.code, finding.severity, finding.layer) for finding in wrong] == [("scale-mismatch", "error", 1)]
+
+
+@pytest.mark.parametrize(
+    ("factor", "severities"),
+    [
+        (1.0, ["error"]),
+        ((0.1 * log(4) + 1) ** 2, []),
+        (D**-0.5 * (0.1 * log(4) + 1) ** 2, ["note"]),
+        (0.3, ["warning"]),
+    ],
+    ids=["the key is ignored", "the key is followed", "1/d, and the key is followed", "neither"],
+)
+def test_a_key_that_adds_a_factor_declares_nothing_else(factor, severities):
+    config = SimpleNamespace(rope_scaling={"rope_type": "yarn", "factor": 4.0})
+    found = look(Scaled(D**-0.5 * factor, config)).findings
+    assert [finding.severity for finding in found if finding.code.startswith("scale")] == severities
+
+
+def test_a_scale_of_zero_is_reported():
+    found = look(Attention(scale=0.0, fused=True)).findings
+    assert ("scale-mismatch", "warning") in {(finding.code, finding.severity) for finding in found}

@@ -8,6 +8,7 @@ from typing import Any
 
 from torch import nn
 
+from isotherm.checkup.declarations import Given
 from isotherm.checkup.examine import Progress, examine
 from isotherm.checkup.implementations import taking_turns
 from isotherm.checkup.measure import Batch
@@ -96,6 +97,7 @@ def check(
     model: nn.Module,
     batch: Batch,
     *,
+    declared: Given = None,
     what_if: Sequence[str | Rule] = WHAT_IF,
     compare: bool = True,
     rows: int | None = None,
@@ -111,6 +113,8 @@ def check(
     (train or eval), and is left bit for bit as it was found. Several threads may check models at the same time; check-ups of
     one model take turns.
 
+    - `declared`: what the scale is meant to be: a rule, or a mapping from layer patterns (of names, or an index as text) to
+      rules, of which the last match decides. It overrides what the model declares; a departure from it is an error.
     - `what_if`: rules to replay the layers under, as objects or as `isotherm rules` writes them. `()` replays none.
     - `compare`: run the model under its other attention implementations too, and compare.
     - `rows`: measure this many rows of each head instead of all.
@@ -127,6 +131,7 @@ def check(
             model,
             batch,
             ModelSource(name or type(model).__name__, origin),
+            declared=declared,
             what_if=what_if,
             compare=compare,
             rows=rows,

@@ -5,7 +5,7 @@ times every factor that q and k picked up between projection and kernel. This co
 and k, and YaRN's factor inside the rotary embedding.
 """
 
-from isotherm.checkup.declare import CONVENTION, Declared
+from isotherm.checkup.declare import CONVENTION, Declared, first_source
 from isotherm.checkup.thresholds import SCALE_TOLERANCE
 from isotherm.language import Text
 from isotherm.probe import Capture
@@ -35,16 +35,16 @@ UNDECLARED_NORM = Text(
 def audit(capture: Capture, declared: Declared) -> ScaleAudit:
     """One layer's scale as passed to the kernel, in force, and declared, and whether the last two agree."""
     handed = capture.problem.scale
-    effective, note = _effective(capture)
+    in_force, note = effective(capture)
     agrees = None
-    if effective is not None and declared.value is not None:
-        agrees = abs(effective / declared.value - 1) <= SCALE_TOLERANCE.value
+    if in_force is not None and declared.value is not None:
+        agrees = abs(in_force / declared.value - 1) <= SCALE_TOLERANCE.value
     normalised = "normalised" in (capture.q_factor.kind, capture.k_factor.kind)
-    if normalised and declared.source == CONVENTION:
+    if normalised and first_source(declared.source) == CONVENTION:
         agrees, note = None, UNDECLARED_NORM
     return ScaleAudit(
         passed=handed if capture.passed is None else capture.passed,
-        effective=effective,
+        effective=in_force,
         declared=declared.value,
         rule=declared.rule,
         source=declared.source,
@@ -53,7 +53,8 @@ def audit(capture: Capture, declared: Declared) -> ScaleAudit:
     )
 
 
-def _effective(capture: Capture) -> tuple[float | None, Text | None]:
+def effective(capture: Capture) -> tuple[float | None, Text | None]:
+    """The scale in force, and a note about it. It is None if it is not known; the note then says why."""
     if not capture.affine:
         return None, UNFOLLOWED if capture.affine is None else NOT_AFFINE
     scale = capture.problem.scale

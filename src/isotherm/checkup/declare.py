@@ -1,9 +1,9 @@
 """The scale a model declares, read from its configuration and from what is known of its architecture.
 
 `declared` returns the multiplier between the projections' q·k and the logits that the architecture's definition asks for:
-the rule, its number, and the configuration keys they were read from. A model declares nothing if its configuration has no key
-about the scale and its layers are not transformers' own: it is compared with the convention, 1/√d, and departing from that is
-no error.
+the rule, its number, and who says so: you, configuration keys, or an architecture that is known. If nobody does, the layer is
+compared with the convention, 1/√d, and departing from that is no error. For a class of transformers that is not in the list
+below 1/√d is only assumed; `anew.py` asks the installed class before a departure is called wrong.
 """
 
 from collections.abc import Callable
@@ -27,6 +27,10 @@ from isotherm.scale import (
 from isotherm.scale import value as value_of
 
 CONVENTION = "convention"
+"""The source if nothing says what the scale should be."""
+ASSUMED = "architecture"
+"""The source for a class of transformers of which nothing else is known."""
+YOU = "you"
 
 
 @dataclass(frozen=True)
@@ -38,14 +42,24 @@ class Declared:
     source: str
 
 
+def first_source(source: str) -> str:
+    """Who says what the scale is, without the keys that add a factor to it.
+
+    >>> first_source("convention, yarn factor = 4.0")
+    'convention'
+    """
+    return source.partition(",")[0]
+
+
 @dataclass(frozen=True)
 class LayerPlace:
-    """One attention layer: its module, the configuration nearest to it, its index and head dimension."""
+    """One attention layer: its module, the configuration nearest to it, its index, head dimension and heads."""
 
     module: nn.Module
     config: Any
     layer: int
     head_dim: int
+    heads: int = 1
 
     def get(self, key: str, default: Any = None) -> Any:
         """A configuration value; the default if the key is missing or None."""
@@ -58,27 +72,30 @@ class LayerPlace:
         return str(self.get("model_type", ""))
 
 
-def declared(place: LayerPlace) -> Declared:
-    """The scale that this layer's model declares."""
+def declared(place: LayerPlace, yours: Rule | None = None) -> Declared:
+    """The scale that this layer declares. A rule of `yours` that sets the scale replaces what the model says; any other is
+    applied on top of it."""
+    rule, source = _of_model(place)
+    if yours is not None:
+        rule = yours.at_layer(place.layer) if yours.sets_scale or rule is None else rule * yours.at_layer(place.layer)
+        source = YOU
+    if rule is None:
+        return Declared("cosine", None, source)
+    fixed = Product(tuple(part for part in rule.factors if not part.per_query))
+    return Declared(str(rule), value_of(fixed, place.head_dim, 1024, place.heads), source)
+
+
+def _of_model(place: LayerPlace) -> tuple[Rule | None, str]:
+    """The model's own rule and where it was read. The rule is None for cosine attention with a learned temperature."""
     if isinstance(own := getattr(place.module, "declares", None), Rule):
-        return _own(own, place)
+        return own, "rule"
     if place.config is None:
-        return Declared("1/sqrt(d)", place.head_dim**-0.5, CONVENTION)
+        return InverseSqrt(), CONVENTION
     if place.model_type in _COSINE:
-        return Declared("cosine", None, f"architecture ({place.model_type})")
+        return None, _architecture(place)
     rule, source = _base(place)
     factor, rope = _rope(place)
-    rule = rule if factor is None else rule * factor
-    number = value_of(rule, place.head_dim, 1024)
-    told = [part for part in (source, rope) if part and part != CONVENTION]
-    return Declared(str(rule), number, ", ".join(told) or CONVENTION)
-
-
-def _own(rule: Rule, place: LayerPlace) -> Declared:
-    """Isotherm's own models name the rule they are built with. Its factors that depend on the query are not in the number."""
-    fixed = tuple(part for part in rule.factors if not part.per_query)
-    number = value_of(Product(fixed), place.head_dim, 1024, int(getattr(place.module, "heads", 1)))
-    return Declared(str(rule), number, "rule")
+    return (rule, source) if factor is None else (rule * factor, f"{source}, {rope}")
 
 
 def _base(place: LayerPlace) -> tuple[Rule, str]:
@@ -91,12 +108,17 @@ def _base(place: LayerPlace) -> tuple[Rule, str]:
         return Fixed(float(number)), f"attention_multiplier = {number}"
     if (scalar := place.get("attention_scores_scalar")) is not None:
         return Fixed(float(scalar) ** -0.5), f"attention_scores_scalar = {scalar}"
-    known = type(place.module).__module__.startswith("transformers.")
-    return InverseSqrt(), "architecture" if known else CONVENTION
+    if not type(place.module).__module__.startswith("transformers."):
+        return InverseSqrt(), CONVENTION
+    return InverseSqrt(), _architecture(place) if place.model_type in _INVERSE_SQRT else ASSUMED
+
+
+def _architecture(place: LayerPlace) -> str:
+    return f"architecture ({place.model_type})"
 
 
 def _unscaled(place: LayerPlace) -> tuple[Rule, str]:
-    return NoScale(), f"architecture ({place.model_type})"
+    return NoScale(), _architecture(place)
 
 
 def _gpt2(place: LayerPlace) -> tuple[Rule, str]:
@@ -113,12 +135,12 @@ def _mla(place: LayerPlace) -> tuple[Rule, str]:
     m, factor = rope.get("mscale_all_dim"), rope.get("factor")
     if m and factor and float(factor) > 1 and rope.get("rope_type", rope.get("type", "default")) != "default":
         return InverseSqrt() * DeepSeekMscale(float(factor), float(m)), f"mscale_all_dim = {m}, factor = {factor}"
-    return InverseSqrt(), "architecture"
+    return InverseSqrt(), _architecture(place)
 
 
 def _mpt(place: LayerPlace) -> tuple[Rule, str]:
     scale = getattr(place.get("attn_config"), "softmax_scale", None)
-    return (Fixed(float(scale)), f"softmax_scale = {scale}") if scale else (InverseSqrt(), "architecture")
+    return (Fixed(float(scale)), f"softmax_scale = {scale}") if scale else (InverseSqrt(), _architecture(place))
 
 
 def _deberta(place: LayerPlace) -> tuple[Rule, str]:
@@ -129,7 +151,7 @@ def _deberta(place: LayerPlace) -> tuple[Rule, str]:
 
 def _zamba2(place: LayerPlace) -> tuple[Rule, str]:
     """Heads are twice as wide as usual, since they read the first layer's input as well; the scale is that of half a head."""
-    return Fixed((place.head_dim / 2) ** -0.5), f"architecture ({place.model_type})"
+    return Fixed((place.head_dim / 2) ** -0.5), _architecture(place)
 
 
 _MLA = ("deepseek_v2", "deepseek_v3", "deepseek_v32", "kimi_k2", "longcat_flash", "glm4_moe_lite", "minicpm3", "youtu")
@@ -138,6 +160,16 @@ _NO_SCALE = (
     "gpt_neo", "gemma3n", "gemma3n_text", "gemma4", "gemma4_text",
 )  # fmt: skip
 _COSINE = ("swinv2", "swin2sr")
+_INVERSE_SQRT = frozenset((
+    "albert", "arcee", "bart", "beit", "bert", "bert-generation", "biogpt", "blenderbot", "bloom", "camembert", "clip",
+    "clip_text_model", "clip_vision_model", "codegen", "cohere", "cohere2", "data2vec-text", "deit", "dinov2", "distilbert",
+    "electra", "ernie", "esm", "falcon", "gemma", "glm", "glm4", "gpt_neox", "gpt_oss", "gptj", "hubert", "layoutlm", "llama",
+    "llama4_text", "m2m_100", "marian", "mbart", "mistral", "mixtral", "modernbert", "mpnet", "nemotron", "olmo", "olmo2",
+    "olmoe", "openai-gpt", "opt", "pegasus", "persimmon", "phi", "phi3", "qwen2", "qwen2_moe", "qwen3", "qwen3_moe", "rembert",
+    "roberta", "siglip_text_model", "siglip_vision_model", "smollm3", "stablelm", "starcoder2", "vit", "vit_mae", "wav2vec2",
+    "whisper", "xglm", "xlm-roberta", "xlnet",
+))  # fmt: skip
+"""Architectures whose papers or original code divide by √d. A class of theirs that does not is wrong, whoever installed it."""
 _ARCHITECTURES: dict[str, Callable[[LayerPlace], tuple[Rule, str]]] = {
     **dict.fromkeys(_MLA, _mla),
     **dict.fromkeys(_NO_SCALE, _unscaled),

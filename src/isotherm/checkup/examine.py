@@ -8,14 +8,17 @@ from datetime import UTC, datetime
 
 from torch import nn
 
+from isotherm.checkup.about_scales import judged_scales
 from isotherm.checkup.advice import Advisor
 from isotherm.checkup.advised import advised
 from isotherm.checkup.context import context_of
+from isotherm.checkup.declarations import Given, read_declared
 from isotherm.checkup.findings import about_output, findings, gravest_first, naming_weights
 from isotherm.checkup.heads import with_detail
 from isotherm.checkup.implementations import compare_implementations
 from isotherm.checkup.layers import layers_of
 from isotherm.checkup.measure import Batch, look, measure
+from isotherm.checkup.outliers import outliers
 from isotherm.checkup.subject import ModelSource, subject_of
 from isotherm.checkup.weights import about_weights, not_finite_weights
 from isotherm.checkup.what_if import check_rules, replay, summarise
@@ -41,26 +44,31 @@ def examine(
     context: int | None,
     detail: bool,
     progress: Progress,
+    declared: Given = None,
 ) -> tuple[CheckRecord, tuple[RowStats, ...]]:
     """Check a model on a batch: the record, and each layer's row statistics. `isotherm.check` describes the arguments."""
-    rules = check_rules(what_if)  # a misspelt rule fails before the work, not after it
+    rules, yours = check_rules(what_if), read_declared(declared)  # a misspelt rule fails before the work, not after it
     started = time.perf_counter()
     progress(Text("one forward under the probe", "在探针下前向一次"), 0.0)
     captures, unseen, not_finite, model_seconds = look(model, batch)
+    yours.check([capture.name for capture in captures])
     measured = []
     for index, capture in enumerate(captures):
         progress(Text("measuring {name}", "测量 {name}").format(name=capture.name), 0.1 + 0.4 * index / len(captures))
         measured.append(measure(capture, rows, batch))
     subject = subject_of(model, batch, source)
-    layers = layers_of(model, captures, measured)
+    layers = layers_of(model, captures, measured, yours=yours)
+    layers, about_scales = judged_scales(model, batch, layers)
     progress(Text("comparing implementations", "比较不同实现"), 0.5)
     comparisons = compare_implementations(model, batch, rows, layers) if compare else ()
     replayed = _what_if(captures, measured, rules, rows, progress)
     found = [
         *about_weights(model, layers, source.weights),
         *about_output(layers, not_finite),
+        *about_scales,
         *findings(subject, layers, comparisons, unseen),
     ]
+    found += outliers(model, captures, layers, told=found)
     advisor = Advisor(model, batch, rows, captures, layers)
     layers, found = advised(advisor, captures, layers, found, untrained=subject.at_initialisation)
     record = CheckRecord(

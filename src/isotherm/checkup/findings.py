@@ -6,7 +6,6 @@ from math import inf
 from typing import get_args
 
 from isotherm.checkup import thresholds as limits
-from isotherm.checkup.declare import CONVENTION
 from isotherm.language import Text
 from isotherm.probe import NotFinite
 from isotherm.record import CheckRecord, Comparison, Finding, HeadStats, Layer, Severity, Subject, Unseen
@@ -49,6 +48,20 @@ KINDS = {
         Text("Find where the scale is lost or applied twice.", "查明缩放在何处丢失或重复。"),
         limits.SCALE_TOLERANCE.reason,
     ),
+    "scale-unusual": Kind(
+        Text(
+            "{name} multiplies q·k by {effective:.4g}, which is {rule} and not the usual 1/√d; nothing declares a scale"
+            " (layers of this kind: {count}).",
+            "{name} 对 q·k 的乘数是 {effective:.4g}，即 {rule}，而非常用的 1/√d；没有任何声明（此类层共 {count} 个）。",
+        ),
+        Text(
+            "If it is meant, declare it: declared='{declare}' in Python, --declared '{declare}' on the command line; then only"
+            " departures from it are reported, as errors. If not, scale by 1/√d.",
+            "若是有意为之，请声明：Python 中用 declared='{declare}'，命令行用 --declared '{declare}'；"
+            "此后只有与之不符才会报告，且视为错误。若非有意，请乘以 1/√d。",
+        ),
+        limits.SCALE_TOLERANCE.reason,
+    ),
     "implementations-disagree": Kind(
         Text(
             "{a} and {b} compute different attention: {statistic} differs by {difference:.3g} at layer {layer}.",
@@ -81,6 +94,19 @@ KINDS = {
             "用 float32 或 bfloat16 保存 logits，或在点积之前缩放 q。",
         ),
         limits.HEADROOM.reason,
+    ),
+    "stands-apart": Kind(
+        Text(
+            "{who}: the {what} of {side} are {ratio:.3g} times the median of its {count} siblings (robust score {score:.1f}).",
+            "{who}：{side} 的{what}是其 {count} 个同类中位数的 {ratio:.3g} 倍（稳健分数 {score:.1f}）。",
+        ),
+        Text(
+            "Compare {source} with the checkpoint it was made from: a merge applied twice, a wrong factor or a half-loaded file"
+            " does this. A factor of {fix:.3g} on {side} there would bring it to the median of its siblings.",
+            "请将 {source} 与其来源的检查点对照：合并了两次、系数有误或文件只加载了一半，都会如此。"
+            "将其中的 {side} 乘以 {fix:.3g} 即回到同类的中位数。",
+        ),
+        limits.APART.reason,
     ),
     "invalid-values": Kind(
         Text("{name}, head {head}: {rows} rows meet NaN or Inf.", "{name} 第 {head} 头：{rows} 行出现 NaN 或 Inf。"),
@@ -181,8 +207,8 @@ WITH_WEIGHTS = Text("{message} Weights with NaN or Inf: {tensors}.", "{message}�
 def findings(
     subject: Subject, layers: tuple[Layer, ...], comparisons: Iterable[Comparison], unseen: Iterable[Unseen]
 ) -> list[Finding]:
-    """Findings about scales, heads, implementations and what was not seen, in layer order."""
-    found = [one for layer in layers for one in (*_scale(layer), *_condensed([*_heads(subject, layer)]))]
+    """Findings about heads, in layer order, then about implementations and what was not seen."""
+    found = [one for layer in layers for one in _condensed([*_heads(subject, layer)])]
     found += [_disagreement(comparison) for comparison in comparisons if not comparison.agree]
     found += [_unseen(module) for module in unseen]
     return found if layers or found else [finding("nothing-seen", "warning", (None, None), {})]
@@ -237,45 +263,6 @@ def finding(
     kind, (layer, head) = KINDS[code], at
     message = kind.message.format(layer=layer, head=head, **words)
     return Finding(code, severity, layer, head, message, evidence, kind.advice.format(**words), kind.threshold)
-
-
-def _scale(layer: Layer) -> Iterator[Finding]:
-    scale = layer.scale
-    if scale.agrees is not False or scale.effective is None or scale.declared is None:
-        return
-    ratio = scale.effective / scale.declared
-    evidence = {
-        "passed": scale.passed,
-        "effective": scale.effective,
-        "declared": scale.declared,
-        "ratio": ratio,
-        "likely": _likely(ratio, scale.declared, layer.head_dim),
-        "source": scale.source,
-    }
-    yield finding(
-        "scale-mismatch",
-        "warning" if scale.source == CONVENTION else "error",
-        (layer.index, None),
-        evidence,
-        name=layer.name,
-        effective=scale.effective,
-        rule=scale.rule,
-        declared=scale.declared,
-        ratio=ratio if ratio > 1 else 1 / ratio,
-        much=Text("much", "偏大") if ratio > 1 else Text("little", "偏小"),
-    )
-
-
-def _likely(ratio: float, declared: float, head_dim: int) -> str:
-    """Name the common mistake that would give this ratio."""
-    usual = {
-        "scale missing": 1 / declared,
-        "scale applied twice": declared,
-        "1/d for 1/sqrt(d)": head_dim**-0.5,
-        "inverted scale": 1 / declared**2,
-    }
-    near = [name for name, expected in usual.items() if abs(ratio / expected - 1) < limits.SCALE_TOLERANCE.value]
-    return near[0] if near else "none of the usual mistakes"
 
 
 def _heads(subject: Subject, layer: Layer) -> Iterator[Finding]:

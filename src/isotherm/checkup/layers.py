@@ -3,6 +3,7 @@
 from torch import nn
 
 from isotherm.checkup.audit import audit
+from isotherm.checkup.declarations import Declarations
 from isotherm.checkup.declare import LayerPlace, declared
 from isotherm.checkup.heads import heads_of_layers
 from isotherm.probe import Capture
@@ -10,12 +11,18 @@ from isotherm.record import Layer
 from isotherm.stats import RowStats
 
 
-def layers_of(model: nn.Module, captures: list[Capture], measured: list[RowStats]) -> tuple[Layer, ...]:
-    """The layers of captured and measured calls."""
+def layers_of(
+    model: nn.Module,
+    captures: list[Capture],
+    measured: list[RowStats],
+    *,
+    yours: Declarations = Declarations(),  # noqa: B008, it is frozen
+) -> tuple[Layer, ...]:
+    """The layers of captured and measured calls. `yours` are the rules that you declared."""
     layers = []
     for index, (capture, stats, heads) in enumerate(zip(captures, measured, heads_of_layers(measured), strict=True)):
         place = _place(model, index, capture)
-        expected = declared(place)
+        expected = declared(place, yours.at(index, capture.name))
         keys = int(stats.n.max()) if stats.n.numel() else 0
         layers.append(
             Layer(
@@ -41,4 +48,5 @@ def _place(model: nn.Module, index: int, capture: Capture) -> LayerPlace:
     around = [modules[".".join(names[:end])] for end in range(len(names), -1, -1)]
     config = next((found for module in around if (found := getattr(module, "config", None)) is not None), None)
     layer = getattr(around[0], "layer_idx", None)
-    return LayerPlace(around[0], config, index if layer is None else int(layer), capture.problem.q.shape[3])
+    heads, head_dim = capture.problem.q.shape[1], capture.problem.q.shape[3]
+    return LayerPlace(around[0], config, index if layer is None else int(layer), head_dim, heads)

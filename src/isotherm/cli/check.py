@@ -40,6 +40,7 @@ class CheckOptions:
     model: str | None
     text: str | None
     tokens: int
+    declared: tuple[str, ...]
     what_if: str
     context: int | None
     rows: int | None
@@ -85,6 +86,7 @@ def _record(options: CheckOptions, spec: str | None) -> CheckRecord:
     if spec is not None and spec.endswith(".json") and not Path(spec).is_dir():
         return read_report(Path(spec))
     from isotherm.checkup.batch import make_batch, read_text
+    from isotherm.checkup.declarations import from_words, read_declared
     from isotherm.checkup.examine import examine
     from isotherm.checkup.load import Loading, load
     from isotherm.checkup.subject import ModelSource
@@ -93,14 +95,18 @@ def _record(options: CheckOptions, spec: str | None) -> CheckRecord:
     rules = [rule.strip() for rule in options.what_if.split(",") if rule.strip()]
     with named(what_if="--what-if"):
         check_rules(rules)  # a misspelt rule is refused before the model is loaded
+    with named(declared="--declared"):
+        declared = from_words(options.declared)
+        read_declared(declared)
     text = read_text(options.text, options.tokens)
-    with _progress() as told:
+    with _progress() as told, named(declared="--declared"):
         loaded = load(spec, Loading(options.from_config, options.trust_remote_code, options.device))
         batch = loaded.batch if loaded.batch is not None else make_batch(loaded, text, options.tokens)
         record, _ = examine(
             loaded.model,
             batch,
             ModelSource(loaded.name, loaded.origin, loaded.weights),
+            declared=declared,
             what_if=rules,
             compare=not options.one_implementation,
             context=options.context,
@@ -203,6 +209,15 @@ def fails(record: CheckRecord, limits: Limits) -> bool:
 )
 @option(
     "--tokens", Text("Read at most this many tokens.", "最多词元数。"), type=click.IntRange(2), default=256, metavar="N"
+)
+@option(
+    "--declared",
+    Text(
+        "The scale that is meant, as a rule; departures are errors. 'PATTERN=RULE' for layers by name or index; repeatable.",
+        "本意的缩放（规则），与之不符即为错误。'PATTERN=RULE' 按名称或序号指定层；可重复。",
+    ),
+    multiple=True,
+    metavar="RULE",
 )
 @option(
     "--what-if",

@@ -1,0 +1,185 @@
+"""Layers and heads that stand apart from their siblings, as after a bad merge of weights.
+
+Trained heads differ widely in their logits (tenfold in MiniLM), but little in the size of the weights that make q and k. So
+sizes of weights are compared where they are known. Behind a norm weights do not matter, and of one weight that makes q, k and v
+it is not known which rows are whose: there the lengths of the vectors that the kernel received are compared, and something else
+has to stand apart as well, the witness. Without a norm these lengths depend on what enters the layer, so they are compared
+within a layer: one head's with the others', q's with k's.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from math import exp, isfinite, log
+from statistics import median
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+
+from isotherm.checkup import thresholds as limits
+from isotherm.checkup.findings import Evidence, finding
+from isotherm.checkup.known_rules import kind_of
+from isotherm.language import Text
+from isotherm.probe import Capture, Factor
+from isotherm.record import Finding, Layer
+
+WEIGHTS, VECTORS = Text("weights", "权重"), Text("vectors", "向量")
+ROWS = 16
+"""How many rows of a head's weights are read, spread evenly."""
+A_LAYER, A_HEAD = Text("{name}", "{name}"), Text("{name}, head {head}", "{name} 第 {head} 头")
+THIS_LAYER = Text("this layer", "该层")
+
+
+@dataclass(frozen=True)
+class Sized:
+    """Something with a size that its siblings have, too: the weights or vectors of q or k, of one layer or of one head.
+
+    `witness` is another number that has to stand apart the same way, None if none has to. `shape` is that of the weight.
+    """
+
+    layer: Layer
+    head: int | None
+    which: Literal["q", "k", "q and k"]
+    measure: Text
+    source: str | None
+    size: float
+    witness: float | None
+    shape: tuple[int, ...] = ()
+
+    @property
+    def kind(self) -> tuple[object, ...]:
+        """What all siblings in the model have in common."""
+        layer, of_head = self.layer, self.head is not None
+        shape = layer.heads, layer.kv_heads, layer.head_dim, self.shape
+        return kind_of(layer.name), layer.kind, of_head, self.which, self.measure, shape
+
+
+def outliers(
+    model: nn.Module, captures: Sequence[Capture], layers: Sequence[Layer], told: Iterable[Finding] = ()
+) -> list[Finding]:
+    """Findings about layers and heads that stand apart. Heads whose logits are too large by findings in `told` are left out. A
+    layer that runs several times counts once, and one whose head stands apart is not named as well."""
+    first = {layer.name: layer.index for layer in reversed(layers)}
+    kinds: dict[tuple[object, ...], list[Sized]] = {}
+    for index in sorted(first.values()):
+        for one in _sizes(model, captures[index], layers[index]):
+            if isfinite(one.size) and one.size > 0:
+                kinds.setdefault(one.kind, []).append(one)
+    found = [one for siblings in kinds.values() for one in _apart(siblings)]
+    of_heads = {one.layer for one in found if one.head is not None}
+    of_sides = {one.layer for one in found if one.evidence["of"] != "q and k"}
+    known = {(one.layer, one.head) for one in told if one.code in ("logits-large", "logits-diverging")}
+    kept = [
+        one
+        for one in found
+        if (one.layer, one.head) not in known
+        and not (one.head is None and one.layer in of_heads)
+        and not (one.evidence["of"] == "q and k" and one.layer in of_sides)
+    ]
+    return sorted(kept, key=lambda one: (one.layer or 0, -1 if one.head is None else one.head))
+
+
+def _sizes(model: nn.Module, capture: Capture, layer: Layer) -> Iterator[Sized]:
+    """All that is compared of one layer."""
+    q, k = (_rms(used, (0, 2, 3)).tolist() for used in (capture.problem.q, capture.problem.k))
+    yield from _of_side(model, layer, "q", q, capture.q_factor)
+    yield from _of_side(model, layer, "k", k, capture.k_factor)
+    source, other = capture.q_factor.source, capture.k_factor.source
+    _, weight = _projection(model, capture.q_factor)
+    if weight is not None and source == other and capture.k_factor.kind != "normalised" and median(q) and median(k):
+        whole, shape = float(_rms(weight, (0, 1))), tuple(weight.shape)
+        lean = median(q) / median(k)
+        yield Sized(layer, None, "q and k", WEIGHTS, source, whole, None, shape)
+        yield Sized(layer, None, "q", VECTORS, source, lean, whole, shape)
+        yield Sized(layer, None, "k", VECTORS, source, 1 / lean, whole, shape)
+
+
+def _of_side(
+    model: nn.Module, layer: Layer, which: Literal["q", "k"], vectors: list[float], factor: Factor
+) -> Iterator[Sized]:
+    """What is compared of q or k alone."""
+    spreads, source, group = [head.logit_std for head in layer.head_stats], factor.source, layer.heads // len(vectors)
+    known = [spread for spread in spreads if spread is not None]
+    module, weight = _projection(model, factor)
+    if weight is not None and isinstance(module, nn.Linear) and weight.shape[0] == len(vectors) * layer.head_dim:
+        rows = weight.unflatten(0, (len(vectors), -1))[:, :: max(1, layer.head_dim // ROWS)]
+        sizes, shape = _rms(rows, (1, 2)).tolist(), tuple(weight.shape)
+        yield Sized(layer, None, which, WEIGHTS, source, median(sizes), None, shape)
+        for head, (size, length) in enumerate(zip(sizes, vectors, strict=True)):
+            yield Sized(layer, head * group, which, WEIGHTS, source, size, length, shape)
+        return
+    if factor.kind == "normalised":
+        yield Sized(layer, None, which, VECTORS, source, median(vectors), median(known or [0.0]))
+    for head, length in enumerate(vectors):
+        yield Sized(layer, head * group, which, VECTORS, source, length, spreads[head * group] or 0.0)
+
+
+def _rms(values: Tensor, over: tuple[int, ...]) -> Tensor:
+    return values.detach().float().square().mean(over).sqrt()
+
+
+def _projection(model: nn.Module, factor: Factor) -> tuple[nn.Module | None, Tensor | None]:
+    """The projection and its weight, if that decides about sizes and is an ordinary matrix. A projection without a module is
+    named after its weight."""
+    if factor.source is None or factor.kind == "normalised":
+        return None, None
+    owner, _, last = factor.source.rpartition(".")
+    try:
+        named = getattr(model.get_submodule(owner), last) if last else model
+    except AttributeError:  # a compiled module has another name
+        return None, None
+    module = named if isinstance(named, nn.Module) else None
+    weights = [named] if module is None else [getattr(module, name, None) for name in ("weight", "in_proj_weight")]
+    for weight in weights:
+        if (
+            isinstance(weight, Tensor) and type(weight.data) is Tensor and weight.dim() == 2
+        ):  # not quantised, not sharded
+            dense = weight.layout == torch.strided and not weight.is_meta
+            return module, weight if dense and weight.is_floating_point() and weight.numel() else None
+    return module, None
+
+
+def _apart(siblings: list[Sized]) -> Iterator[Finding]:
+    """Those of these siblings that stand apart. A layer's peers are all of them; a head's peers are the heads of its layer."""
+    of_heads = siblings[0].head is not None
+    peers: dict[int, list[Sized]] = {}
+    for one in siblings:
+        peers.setdefault(one.layer.index if of_heads else 0, []).append(one)
+    placed = [(one, group) for group in peers.values() for one in group]
+    middles = {place: median(one.size for one in group) for place, group in peers.items()}
+    away = [log(one.size / middles[place]) for place, group in peers.items() for one in group]
+    least = limits.LEAST_DEVIATION_OF_WEIGHTS if siblings[0].measure == WEIGHTS else limits.LEAST_DEVIATION_OF_VECTORS
+    # 1.4826 makes the median absolute deviation of a normal distribution its standard deviation.
+    deviation = max(1.4826 * median(abs(distance) for distance in away), least)
+    enough = limits.SIBLING_HEADS if of_heads else limits.SIBLING_LAYERS
+    for distance, (one, group) in zip(away, placed, strict=True):
+        far = len(group) >= enough and abs(distance) >= limits.APART.value * deviation
+        unused_head = of_heads and distance < 0  # training leaves some
+        if far and not unused_head and _is_confirmed(one, group, distance):
+            yield _finding(one, distance, abs(distance) / deviation, len(group) - 1)
+
+
+def _is_confirmed(one: Sized, peers: list[Sized], distance: float) -> bool:
+    """Whether the witness points the same way, at least half as far on a logarithmic scale."""
+    if one.witness is None:
+        return True
+    usual = median(peer.witness or 0.0 for peer in peers)
+    return one.witness > 0 and usual > 0 and log(one.witness / usual) / distance >= 0.5
+
+
+def _finding(one: Sized, distance: float, score: float, siblings: int) -> Finding:
+    ratio = exp(distance)
+    evidence: Evidence = {
+        "of": one.which,
+        "measured": one.measure.en,
+        "size": one.size,
+        "siblings_median": one.size / ratio,
+        "ratio": ratio,
+        "score": score,
+        "limit": limits.APART.value,
+        "siblings": float(siblings),
+    }
+    who = (A_LAYER if one.head is None else A_HEAD).format(name=one.layer.name, head=one.head)
+    words = {"who": who, "what": one.measure, "side": one.which, "ratio": ratio, "count": siblings, "score": score}
+    at = one.layer.index, one.head
+    return finding("stands-apart", "warning", at, evidence, **words, source=one.source or THIS_LAYER, fix=1 / ratio)
