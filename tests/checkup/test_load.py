@@ -8,7 +8,8 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from isotherm.checkup.batch import PASSAGE, make_batch, picture, read_text, sound
+from isotherm.checkup.batch import PASSAGE, make_batch, read_text
+from isotherm.checkup.generated import picture, sound
 from isotherm.checkup.load import Loading, load
 from isotherm.errors import InputError
 from tests.checkup.folders import bert_folder, change_config

@@ -38,7 +38,7 @@ def check_folder(folder: Path, *, from_config: bool) -> None:
     config = folder / "config.json"
     if not config.is_file():
         raise InputError(folder, Text("no config.json in this folder", "该文件夹中没有 config.json"))
-    check_sizes(_read_object(config), config)
+    check_sizes(read_object(config), config)
     inside = sorted(folder.iterdir())
     for path in inside:
         if path.exists() and not (path.is_file() or path.is_dir()):  # reading a pipe or a device may never end
@@ -57,7 +57,7 @@ def check_folder(folder: Path, *, from_config: bool) -> None:
             _check_index(folder / name)
     for path in weights:
         if path.suffix == ".safetensors":
-            _check_safetensors(path)
+            check_safetensors(path)
 
 
 def stored_bytes(folder: Path) -> int:
@@ -70,7 +70,7 @@ def _holds_weights(path: Path) -> bool:
     return named and path.is_file()
 
 
-def _read_object(path: Path) -> dict[str, Any]:
+def read_object(path: Path) -> dict[str, Any]:
     """A JSON object of bounded size and depth. Somebody else wrote it: a key may stand twice, as transformers allows."""
     found = parse_json(path, read_bytes(path, LARGEST_JSON), unique=False)
     if not isinstance(found, dict):
@@ -124,7 +124,7 @@ def _most(key: str) -> int:
 
 def _check_index(index: Path) -> None:
     """Refuse an index that names anything but files of its own folder."""
-    where = _read_object(index).get("weight_map")
+    where = read_object(index).get("weight_map")
     if not isinstance(where, dict) or not where:
         raise InputError(index, Text("no weight_map", "没有 weight_map"))
     for shard in dict.fromkeys(value if isinstance(value, str) else repr(value) for value in where.values()):
@@ -146,7 +146,7 @@ def _is_file(folder: Path, name: str) -> bool:
         return False
 
 
-def _check_safetensors(path: Path) -> None:
+def check_safetensors(path: Path) -> None:
     """Check header and length before anything is loaded, so that the error can name the file."""
     from safetensors import SafetensorError, safe_open
 
