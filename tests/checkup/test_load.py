@@ -1,6 +1,7 @@
 """Models and texts that can be read, and every way in which they cannot."""
 
 import importlib
+import json
 import sys
 import textwrap
 from types import SimpleNamespace
@@ -8,6 +9,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
+import isotherm
 from isotherm.checkup.batch import PASSAGE, make_batch, read_text
 from isotherm.checkup.generated import picture, sound
 from isotherm.checkup.load import Loading, load
@@ -95,6 +97,285 @@ def test_a_hub_name_that_cannot_be_reached(monkeypatch):
         load("nobody/nothing", Loading())
 
 
+def test_a_path_from_home(folder, monkeypatch):
+    monkeypatch.setenv("HOME", str(folder.parent))
+    assert load("~/small-bert", Loading()).name == "small-bert"
+
+
+ALONE = {
+    "q4.gguf": r"q4.gguf: GGUF holds weights for llama.cpp; check the model that it was converted from, or convert it back",
+    "model.onnx": r"model.onnx: ONNX holds a graph without PyTorch modules; check the model that it was exported from",
+    "model.pt2": r"model.pt2: an exported program has no modules to look into",
+    "weights.pt": r"weights.pt: a pickle alone does not say what model it belongs to; check the folder with its config.json",
+    "weights.PTH": r"weights.PTH: a pickle alone",
+    "pytorch_model.bin": r"pytorch_model.bin: a pickle alone",
+    "model.h5": r"model.h5: weights of another framework; convert them to PyTorch first",
+}
+
+
+@pytest.mark.parametrize(("name", "message"), ALONE.items(), ids=ALONE.keys())
+def test_formats_that_are_not_read_say_what_to_do(tmp_path, name, message):
+    (tmp_path / name).write_bytes(b"GGUF")
+    with pytest.raises(InputError, match=message):
+        load(str(tmp_path / name), Loading())
+    with pytest.raises(InputError, match=message.split(":")[1]):
+        load(str(tmp_path), Loading())
+
+
+@pytest.mark.parametrize(("name", "message"), [("model.py", "package.module:function"), ("notes.md", "not a model")])
+def test_other_files(tmp_path, name, message):
+    (tmp_path / name).write_text("x")
+    with pytest.raises(InputError, match=message):
+        load(str(tmp_path / name), Loading())
+
+
+def test_gguf_beside_a_configuration_is_named(copy):
+    (copy / "model.safetensors").rename(copy / "model.gguf")
+    with pytest.raises(InputError, match=r"bert: GGUF holds weights"):
+        load(str(copy), Loading())
+
+
+def test_one_file_of_weights(copy):
+    whole = load(str(copy), Loading())
+    (copy / "model.safetensors").rename(copy / "best.safetensors")
+    one = load(str(copy / "best.safetensors"), Loading())
+    assert one.name == "best.safetensors"
+    assert one.weights.missing == one.weights.unexpected == ()
+    for name, tensor in whole.model.state_dict().items():
+        assert torch.equal(tensor, one.model.state_dict()[name])
+    assert make_batch(one, "the temperature of attention", 8)["input_ids"].shape == (1, 6)
+
+
+def test_a_shard_alone_lacks_the_other_weights(copy):
+    from safetensors.torch import load_file, save_file
+
+    tensors = load_file(copy / "model.safetensors")
+    first = {name: tensor for name, tensor in tensors.items() if "layer.1." not in name}
+    save_file(first, copy / "model-00001-of-00002.safetensors", {"format": "pt"})
+    missing = load(str(copy / "model-00001-of-00002.safetensors"), Loading()).weights.missing
+    assert set(missing) == tensors.keys() - first.keys()
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        (lambda p: (p / "config.json").unlink(), r"model.safetensors: needs the model's config.json beside it"),
+        (lambda p: (p / "config.json").write_text("{"), r"bert/config.json: not JSON"),
+        (lambda p: (p / "model.safetensors").write_bytes(b"\0" * 64), r"bert/model.safetensors: corrupt or truncated"),
+    ],
+    ids=["no config", "config not JSON", "garbage"],
+)
+def test_a_file_of_weights_that_cannot_be_loaded(copy, damage, message):
+    damage(copy)
+    with pytest.raises(InputError, match=message):
+        load(str(copy / "model.safetensors"), Loading())
+
+
+@pytest.mark.parametrize("inner", ["0_Transformer", ""], ids=["in a folder", "at the root"])
+def test_a_sentence_transformers_folder(folder, tmp_path, inner):
+    import shutil
+
+    shutil.copytree(folder, tmp_path / "sentence" / inner)
+    modules = [
+        {"idx": 1, "path": "1_Pooling", "type": "sentence_transformers.models.Pooling"},
+        {"idx": 0, "path": inner, "type": "sentence_transformers.models.Transformer"},
+    ]
+    (tmp_path / "sentence" / "modules.json").write_text(json.dumps(modules))
+    loaded = load(str(tmp_path / "sentence"), Loading())
+    assert (loaded.name, type(loaded.model).__name__) == ("sentence", "BertModel")
+    assert make_batch(loaded, "the temperature of attention", 8)["input_ids"].shape == (1, 6)
+
+
+@pytest.mark.parametrize("modules", ["[]", "3", '[{"path": "../x"}]', '[{"path": "/etc"}]', '[{"path": 3}]', "[[]]"])
+def test_a_sentence_transformers_folder_that_points_nowhere(copy, modules):
+    (copy / "modules.json").write_text(modules)
+    with pytest.raises(InputError, match=r"modules.json: names no module with a folder of its own"):
+        load(str(copy), Loading())
+
+
+PIPELINE = {
+    "_class_name": "StableDiffusionPipeline",
+    "text_encoder": ["transformers", "CLIPTextModel"],
+    "tokenizer": ["transformers", "CLIPTokenizer"],
+    "unet": ["diffusers", "UNet2DConditionModel"],
+    "scheduler": ["diffusers", "DDIMScheduler"],
+    "vae": ["diffusers", "AutoencoderKL"],
+    "safety_checker": [None, None],
+}
+
+
+def test_a_pipeline_names_its_parts_that_attend(tmp_path):
+    (tmp_path / "model_index.json").write_text(json.dumps(PIPELINE))
+    (tmp_path / "text_encoder").mkdir()
+    message = rf"check a part that attends \(text_encoder, unet, vae\): isotherm check {tmp_path}/text_encoder$"
+    with pytest.raises(InputError, match=message):
+        load(str(tmp_path), Loading())
+
+
+def test_a_part_of_a_pipeline_needs_diffusers(copy, monkeypatch):
+    change_config(copy, _class_name="UNet2DConditionModel")
+    monkeypatch.setitem(sys.modules, "diffusers", None)
+    with pytest.raises(
+        InputError, match=r"^bert: diffusers is needed for this; install it with: pip install diffusers$"
+    ):
+        load(str(copy), Loading())
+
+
+SMALL = {"sample_size": 8, "in_channels": 4, "out_channels": 4, "norm_num_groups": 4, "layers_per_block": 1}
+PARTS = {
+    "UNet2DConditionModel": SMALL
+    | {
+        "block_out_channels": (8, 16),
+        "down_block_types": ("CrossAttnDownBlock2D", "DownBlock2D"),
+        "up_block_types": ("UpBlock2D", "CrossAttnUpBlock2D"),
+        "cross_attention_dim": 12,
+        "attention_head_dim": 4,
+    },
+    "DiTTransformer2DModel": {
+        "num_attention_heads": 2,
+        "attention_head_dim": 8,
+        "in_channels": 4,
+        "out_channels": 4,
+        "num_layers": 1,
+        "sample_size": 8,
+        "norm_num_groups": 4,
+    },
+    "SD3Transformer2DModel": {
+        "sample_size": 8,
+        "in_channels": 4,
+        "out_channels": 4,
+        "num_layers": 1,
+        "attention_head_dim": 8,
+        "num_attention_heads": 2,
+        "caption_projection_dim": 16,
+        "joint_attention_dim": 12,
+        "pooled_projection_dim": 20,
+        "pos_embed_max_size": 8,
+    },
+    "PixArtTransformer2DModel": {
+        "sample_size": 8,
+        "in_channels": 4,
+        "out_channels": 8,
+        "num_layers": 1,
+        "attention_head_dim": 8,
+        "num_attention_heads": 2,
+        "cross_attention_dim": 16,
+        "caption_channels": 12,
+    },
+    "FluxTransformer2DModel": {
+        "in_channels": 4,
+        "num_layers": 1,
+        "num_single_layers": 1,
+        "attention_head_dim": 16,
+        "num_attention_heads": 2,
+        "joint_attention_dim": 12,
+        "pooled_projection_dim": 12,
+        "axes_dims_rope": (4, 4, 8),
+        "guidance_embeds": True,
+    },
+    "AutoencoderKL": {"sample_size": 16, "block_out_channels": (8,), "norm_num_groups": 4},
+}
+
+
+@pytest.mark.parametrize("kind", PARTS)
+def test_a_part_of_a_pipeline_is_loaded_and_gets_input(tmp_path, kind):
+    diffusers = pytest.importorskip("diffusers")
+    getattr(diffusers, kind)(**PARTS[kind]).save_pretrained(tmp_path / "part")
+    loaded = load(str(tmp_path / "part"), Loading())
+    assert (type(loaded.model).__name__, loaded.weights.missing) == (kind, ())
+    assert isotherm.check(loaded.model, what_if=(), compare=False).layers
+    file = load(str(tmp_path / "part" / "diffusion_pytorch_model.safetensors"), Loading())
+    assert file.weights.missing == ()
+
+
+def test_a_part_of_a_pipeline_that_gets_no_input(tmp_path):
+    diffusers = pytest.importorskip("diffusers")
+    diffusers.UNet1DModel(block_out_channels=(8, 8, 8)).save_pretrained(tmp_path / "part")
+    with pytest.raises(InputError, match="takes sample, timestep, which cannot be generated; pass a batch"):
+        make_batch(load(str(tmp_path / "part"), Loading()), "text", 8)
+
+
+def test_a_device_is_found(folder, monkeypatch):
+    monkeypatch.setattr("isotherm.checkup.loading.device.CANDIDATES", ("cuda:99", "meta", "cpu"))
+    assert load(str(folder), Loading(device="auto")).model.device.type == "cpu"
+
+
+def test_a_device_without_float64_is_not_taken(monkeypatch):
+    """As Apple's: the statistics are float64."""
+    from isotherm.checkup.loading import device
+
+    monkeypatch.setattr(device, "_works", lambda name, dtype: name == "cpu" or dtype == torch.float32)
+    assert device.choose_device("auto") == "cpu"
+    with pytest.raises(ValueError, match=r"--device: expected a device with float64, .*, got 'mps'"):
+        device.choose_device("mps")
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
+@pytest.mark.parametrize("from_config", [False, True], ids=["weights", "from config"])
+def test_a_precision(folder, dtype, from_config):
+    loaded = load(str(folder), Loading(dtype=dtype, from_config=from_config))
+    assert {parameter.dtype for parameter in loaded.model.parameters()} == {getattr(torch, dtype)}
+
+
+def test_a_precision_counts_in_the_size(folder, monkeypatch):
+    """20 kB are enough for 30,000 numbers of no precision; 70 kB for half precision, 140 kB for full."""
+    from isotherm.checkup.loading import pretrained
+
+    monkeypatch.setattr(pretrained, "memory", lambda *_, **__: (100_000, "here"))
+    load(str(folder), Loading(dtype="bfloat16"))
+    with pytest.raises(InputError, match="GiB; here has"):
+        load(str(folder), Loading(dtype="float32"))
+
+
+def test_a_model_too_large_for_its_gpu_is_told_of_the_device_map(folder, monkeypatch):
+    from isotherm.checkup.loading import pretrained
+
+    monkeypatch.setattr(pretrained, "memory", lambda _, spread: (10**9 if spread else 10**3, "cuda"))
+    with pytest.raises(InputError, match=r"GiB; cuda has .* GiB; --device-map auto spreads it over all devices"):
+        load(str(folder), Loading())
+
+
+def test_a_device_map_needs_accelerate(folder, monkeypatch):
+    monkeypatch.setitem(sys.modules, "accelerate", None)
+    with pytest.raises(InputError, match=r"^--device-map: accelerate is needed for this; .*: pip install accelerate$"):
+        load(str(folder), Loading(device="auto", device_map="auto"))
+
+
+def test_a_device_map(folder):
+    accelerate = pytest.importorskip("accelerate")
+    loaded = load(str(folder), Loading(device="auto", device_map="auto"))
+    accelerate.cpu_offload(loaded.model, execution_device=torch.device("cpu"))  # as where a GPU is too small
+    assert {parameter.device.type for parameter in loaded.model.parameters()} == {"meta"}
+    assert len(isotherm.check(loaded.model, "the temperature of attention").layers) == 2
+
+
+@pytest.mark.parametrize(
+    ("loading", "message"),
+    [
+        (Loading(device="cpu", device_map="auto"), "--device-map: expected no --device beside it"),
+        (Loading(device="auto", device_map="auto", from_config=True), "--device-map: expected no --from-config"),
+        (Loading(device="auto", device_map="balanced"), "--device-map: expected auto, got 'balanced'"),
+    ],
+    ids=["device", "from config", "balanced"],
+)
+def test_what_a_device_map_excludes(folder, loading, message):
+    with pytest.raises(ValueError, match=message):
+        load(str(folder), loading)
+
+
+def test_the_libraries_are_quiet_while_loading_and_as_before_afterwards(folder, capfd):
+    import logging
+
+    loggers = [logging.getLogger(name) for name in ("transformers", "huggingface_hub")]
+    bars = transformers.utils.logging
+    before = [logger.level for logger in loggers], bars.is_progress_bar_enabled(), bars.set_tqdm_hook(None)
+    told = []
+    load(str(folder), Loading(), lambda what, done: told.append(done))
+    assert told[-1] == 1.0
+    assert capfd.readouterr() == ("", "")
+    assert before == ([logger.level for logger in loggers], bars.is_progress_bar_enabled(), bars.set_tqdm_hook(None))
+
+
 @pytest.fixture
 def factory(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
@@ -116,6 +397,15 @@ def factory(tmp_path, monkeypatch):
 def test_a_function_that_makes_a_model():
     assert isinstance(load("my_models:model", Loading()).model, torch.nn.MultiheadAttention)
     assert len(load("my_models:pair", Loading()).batch) == 3
+
+
+@pytest.mark.usefixtures("factory")
+def test_a_function_decides_where_its_model_is_unless_a_device_or_precision_is_asked_for():
+    for loading, dtype in ((Loading(device="auto"), torch.float32), (Loading(dtype="bfloat16"), torch.bfloat16)):
+        loaded = load("my_models:pair", loading)
+        assert {tensor.dtype for tensor in (*loaded.batch, *loaded.model.parameters())} == {dtype}
+    with pytest.raises(ValueError, match="--device-map: expected a folder or a name of the hub, got my_models:pair"):
+        load("my_models:pair", Loading(device="auto", device_map="auto"))
 
 
 @pytest.mark.usefixtures("factory")

@@ -6,11 +6,10 @@ from math import isnan
 from pathlib import Path, PurePosixPath
 from typing import Any
 
+from isotherm.checkup.loading.formats import REFUSED, read_object, refuse_format
 from isotherm.errors import InputError
 from isotherm.language import Text
-from isotherm.record.files import parse_json, read_bytes
 
-LARGEST_JSON = 2**24
 LARGEST_NUMBER = 10**15
 """No size, length or frequency in a configuration is larger."""
 MOST = 100_000
@@ -47,6 +46,8 @@ def check_folder(folder: Path, *, from_config: bool) -> None:
         return
     weights = [path for path in inside if _holds_weights(path)]
     if not weights:
+        if any(path.suffix.lower() in endings for path in inside for endings in REFUSED):
+            raise refuse_format(folder, [path.name for path in inside])
         hint = Text(
             "no weights in this folder; --from-config checks it untrained",
             "该文件夹中没有权重；--from-config 可检查未训练的模型",
@@ -68,14 +69,6 @@ def stored_bytes(folder: Path) -> int:
 def _holds_weights(path: Path) -> bool:
     named = path.suffix == ".safetensors" or (path.name.startswith("pytorch_model") and path.suffix == ".bin")
     return named and path.is_file()
-
-
-def read_object(path: Path) -> dict[str, Any]:
-    """A JSON object of bounded size and depth. Somebody else wrote it: a key may stand twice, as transformers allows."""
-    found = parse_json(path, read_bytes(path, LARGEST_JSON), unique=False)
-    if not isinstance(found, dict):
-        raise InputError(path, Text("not an object", "不是对象"))
-    return found
 
 
 def _numbers(config: dict[str, Any]) -> Iterator[tuple[str, Any]]:

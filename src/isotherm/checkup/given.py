@@ -1,6 +1,7 @@
 """Turn what a person passes as `batch` into arguments of the model: text, ids, arrays, or nothing at all."""
 
 import inspect
+import re
 from collections.abc import Mapping, Sequence
 from numbers import Number
 from typing import Any
@@ -18,6 +19,9 @@ from isotherm.language import Text
 
 IDS = ("input_ids", "attention_mask", "token_type_ids", "decoder_input_ids", "decoder_attention_mask")
 """Arguments of which one sequence may be given without a batch dimension."""
+DICTS = ("batch", "features", "inputs", "data", "sample")
+"""What people call a parameter that takes the whole batch as a dict."""
+DICT = re.compile(r"\b(dict|Dict|Mapping|MutableMapping)\b")
 LONGEST = 2**20
 """The most tokens of a text that are read, where the model names no limit of its own."""
 KINDS = Text(
@@ -173,9 +177,15 @@ def _keywords(model: nn.Module, batch: Mapping[Any, Any]) -> Batch:
         if isinstance(value, np.ndarray) or _is_numbers(value)
     }
     prepared = {**batch, **changed} if changed else batch
-    if not _fits(model, (), dict(prepared)) and _fits(model, (prepared,), {}):
+    if _takes_a_dict(model) and not _fits(model, (), dict(prepared)) and _fits(model, (prepared,), {}):
         return (prepared,)
     return prepared
+
+
+def _takes_a_dict(model: nn.Module) -> bool:
+    """Whether the first parameter of forward is a dict, by its annotation or by what it is called."""
+    first = next(iter(parameters(model).values()), None)
+    return first is not None and (first.name in DICTS or bool(DICT.search(str(first.annotation))))
 
 
 def _same(tensor: Tensor) -> Tensor:

@@ -10,13 +10,14 @@ from pathlib import Path
 
 from torch import nn
 
-from isotherm.checkup.folder import check_folder, check_safetensors, check_sizes, read_object
+from isotherm.checkup.folder import check_folder, check_safetensors, check_sizes
 from isotherm.checkup.generated import moved
 from isotherm.checkup.loading import adapter, diffusion
 from isotherm.checkup.loading.device import check_device_map, choose_device
 from isotherm.checkup.loading.formats import (
     NO_CONFIG,
     kind_of,
+    read_object,
     refuse_file,
     refuse_pipeline,
     transformer_part,

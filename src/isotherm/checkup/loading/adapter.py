@@ -3,8 +3,8 @@
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from isotherm.checkup.folder import read_object
 from isotherm.checkup.loading.chatter import quiet
+from isotherm.checkup.loading.formats import read_object
 from isotherm.checkup.loading.hub import HubName, hub_name
 from isotherm.checkup.loading.loaded import Loaded, needed
 from isotherm.checkup.weights import Weights

@@ -5,8 +5,8 @@ from typing import Any
 
 from torch import nn
 
-from isotherm.checkup.folder import read_object
 from isotherm.checkup.loading.chatter import quiet
+from isotherm.checkup.loading.formats import read_object
 from isotherm.checkup.loading.loaded import Loaded, Loading, Progress, needed
 from isotherm.checkup.loading.pretrained import check_size, explained, precision, spread
 from isotherm.checkup.weights import Weights

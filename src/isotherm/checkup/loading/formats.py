@@ -4,11 +4,11 @@ from collections.abc import Iterable
 from pathlib import Path, PurePosixPath
 from typing import Any, Literal
 
-from isotherm.checkup.folder import read_object
 from isotherm.errors import InputError
 from isotherm.language import Text
 from isotherm.record.files import parse_json, read_bytes
 
+LARGEST_JSON = 2**24
 MARKERS = ("config.json", "adapter_config.json", "modules.json", "model_index.json")
 """Files of which a model has at least one."""
 Kind = Literal["model", "adapter", "sentence", "pipeline", "component"]
@@ -51,6 +51,14 @@ NO_MODEL = Text(
     "not a model: expected a folder, a .safetensors file or a JSON report",
     "不是模型：应为文件夹、.safetensors 文件或 JSON 报告",
 )
+
+
+def read_object(path: Path) -> dict[str, Any]:
+    """A JSON object of bounded size and depth. Somebody else wrote it: a key may stand twice, as transformers allows."""
+    found = parse_json(path, read_bytes(path, LARGEST_JSON), unique=False)
+    if not isinstance(found, dict):
+        raise InputError(path, Text("not an object", "不是对象"))
+    return found
 
 
 def kind_of(folder: Path) -> Kind:
