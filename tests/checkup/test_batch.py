@@ -181,6 +181,7 @@ def test_a_sentence_transformer(folder):
     assert len(check(model, "the temperature of attention").layers) == 2
     assert len(check(model, ["the temperature of attention", "a key"]).layers) == 2
     assert len(check(model).layers) == 2
+    assert len(check(model, dict(model.tokenize(["a key"]))).layers) == 2
 
 
 @pytest.mark.parametrize("kind", ["vit", "whisper"])

@@ -354,7 +354,7 @@ def test_a_device_map(folder):
     [
         (Loading(device="cpu", device_map="auto"), "--device-map: expected no --device beside it"),
         (Loading(device="auto", device_map="auto", from_config=True), "--device-map: expected no --from-config"),
-        (Loading(device="auto", device_map="balanced"), "--device-map: expected auto, got 'balanced'"),
+        (Loading(device="auto", device_map="balanced"), "--device-map: expected 'auto', got 'balanced'"),
     ],
     ids=["device", "from config", "balanced"],
 )

@@ -44,7 +44,7 @@ def check_device_map(loading: Loading) -> None:
     if loading.device_map is None:
         return
     if loading.device_map != "auto":
-        raise ArgumentError("--device-map", Text("auto", "auto"), got=repr(loading.device_map))
+        raise ArgumentError("--device-map", Text("'auto'", "'auto'"), got=repr(loading.device_map))
     for option, used in (("--device", loading.device != "auto"), ("--from-config", loading.from_config)):
         if used:
             expected = Text("no {option} beside it", "不与 {option} 同用").format(option=option)
