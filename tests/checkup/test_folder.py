@@ -9,8 +9,10 @@ import pytest
 import torch
 
 from isotherm.checkup import batch as batches
-from isotherm.checkup.batch import make_batch, picture, read_text, sound
+from isotherm.checkup import generated
+from isotherm.checkup.batch import make_batch, read_text
 from isotherm.checkup.folder import check_sizes
+from isotherm.checkup.generated import picture, sound
 from isotherm.checkup.load import Loading, load
 from isotherm.cli import run
 from isotherm.errors import ArgumentError, InputError
@@ -87,7 +89,7 @@ def test_a_model_far_larger_than_its_weights_is_refused_before_it_is_built(copy)
 
 def test_an_untrained_model_has_a_bound(copy, monkeypatch):
     load(str(copy), Loading(from_config=True))
-    monkeypatch.setattr("isotherm.checkup.load.MOST_UNTRAINED", 10_000)
+    monkeypatch.setattr("isotherm.checkup.loading.pretrained.MOST_UNTRAINED", 10_000)
     assert "parameters; --from-config builds 1e+04 at most" in refused(copy, from_config=True)
 
 
@@ -365,6 +367,6 @@ def test_a_text_of_just_as_many_characters_as_are_read_at_first_is_read_whole():
 
 
 def test_an_input_may_be_as_large_as_the_limit_says():
-    batches._bound("image_size", 1, batches.LARGEST_INPUT)
+    generated.bound("image_size", 1, generated.LARGEST_INPUT)
     with pytest.raises(InputError, match="image_size = 1 is too large"):
-        batches._bound("image_size", 1, batches.LARGEST_INPUT + 1)
+        generated.bound("image_size", 1, generated.LARGEST_INPUT + 1)

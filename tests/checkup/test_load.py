@@ -8,7 +8,8 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from isotherm.checkup.batch import PASSAGE, make_batch, picture, read_text, sound
+from isotherm.checkup.batch import PASSAGE, make_batch, read_text
+from isotherm.checkup.generated import picture, sound
 from isotherm.checkup.load import Loading, load
 from isotherm.errors import InputError
 from tests.checkup.folders import bert_folder, change_config
@@ -94,6 +95,24 @@ def test_a_hub_name_that_cannot_be_reached(monkeypatch):
         load("nobody/nothing", Loading())
 
 
+def test_a_path_from_home(folder, monkeypatch):
+    monkeypatch.setenv("HOME", str(folder.parent))
+    assert load("~/small-bert", Loading()).name == "small-bert"
+
+
+def test_the_libraries_are_quiet_while_loading_and_as_before_afterwards(folder, capfd):
+    import logging
+
+    loggers = [logging.getLogger(name) for name in ("transformers", "huggingface_hub")]
+    bars = transformers.utils.logging
+    before = [logger.level for logger in loggers], bars.is_progress_bar_enabled(), bars.set_tqdm_hook(None)
+    told = []
+    load(str(folder), Loading(), lambda what, done: told.append(done))
+    assert told[-1] == 1.0
+    assert capfd.readouterr() == ("", "")
+    assert before == ([logger.level for logger in loggers], bars.is_progress_bar_enabled(), bars.set_tqdm_hook(None))
+
+
 @pytest.fixture
 def factory(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
@@ -115,6 +134,15 @@ def factory(tmp_path, monkeypatch):
 def test_a_function_that_makes_a_model():
     assert isinstance(load("my_models:model", Loading()).model, torch.nn.MultiheadAttention)
     assert len(load("my_models:pair", Loading()).batch) == 3
+
+
+@pytest.mark.usefixtures("factory")
+def test_a_function_decides_where_its_model_is_unless_a_device_or_precision_is_asked_for():
+    for loading, dtype in ((Loading(device="auto"), torch.float32), (Loading(dtype="bfloat16"), torch.bfloat16)):
+        loaded = load("my_models:pair", loading)
+        assert {tensor.dtype for tensor in (*loaded.batch, *loaded.model.parameters())} == {dtype}
+    with pytest.raises(ValueError, match="--device-map: expected a folder or a name of the hub, got my_models:pair"):
+        load("my_models:pair", Loading(device="auto", device_map="auto"))
 
 
 @pytest.mark.usefixtures("factory")

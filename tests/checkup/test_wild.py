@@ -94,7 +94,7 @@ def test_a_scale_that_is_not_known_is_counted_in_the_verdict():
 @pytest.mark.parametrize("name", ["Qwen/Qwen3-0.6B", "meta-llama/Llama-3.2-1B", "gpt2", "a.b"])
 def test_a_hub_name_may_have_a_dot(name, monkeypatch):
     asked = []
-    monkeypatch.setattr("isotherm.checkup.load._transformers", lambda where, *_: asked.append(where))
+    monkeypatch.setattr("isotherm.checkup.load._hub", lambda wanted, *_: asked.append(str(wanted)))
     load(name, Loading())
     assert asked == [name]
 

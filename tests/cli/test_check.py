@@ -234,3 +234,66 @@ def test_a_forward_that_fails_is_one_line_and_debug_shows_where(capsys, tmp_path
             run(["check", "bad_model:make", "--debug"])
     finally:
         sys.modules.pop("bad_model", None)
+
+
+def test_downloading_and_loading_move_the_bar(capsys, folder, monkeypatch):
+    from rich.progress import Progress
+
+    shown = []
+
+    class Bar(Progress):
+        def update(self, task, **how):
+            shown.append((how["description"], how["completed"]))
+
+    monkeypatch.setattr("isotherm.cli.check.progress_bar", lambda: Bar(disable=True))
+    assert call(capsys, "check", folder, *QUICK)[0] == 0
+    assert ("loading weights", 1.0) in shown
+    assert shown.index(("loading weights", 1.0)) < shown.index(("one forward under the probe", 0.0))
+
+
+def test_a_precision_is_chosen(capsys, folder):
+    code, out, _ = call(capsys, "check", folder, "--dtype", "bfloat16", "--json", *QUICK)
+    assert (code, json.loads(out)["model"]["dtype"]) == (0, "bfloat16")
+
+
+WRONG = {
+    "unknown precision": (["FOLDER", "--dtype", "int8"], "--dtype"),
+    "unknown device map": (["FOLDER", "--device-map", "balanced"], "--device-map"),
+    "device and device map": (["FOLDER", "--device", "cpu", "--device-map", "auto"], "no --device beside it"),
+    "GGUF": (["q4.gguf"], "q4.gguf: GGUF holds weights for llama.cpp; check the model that it was converted from"),
+    "ONNX": (["m.onnx"], "m.onnx: ONNX holds a graph"),
+    "weights without a configuration": (["w.safetensors"], "w.safetensors: needs the model's config.json beside it"),
+}
+
+
+@pytest.mark.parametrize("language", ["en", "zh"])
+@pytest.mark.parametrize(("words", "message"), WRONG.values(), ids=WRONG.keys())
+def test_what_cannot_be_loaded_is_one_line_and_nothing_is_written(
+    capsys, folder, tmp_path, monkeypatch, words, message, language
+):
+    monkeypatch.chdir(tmp_path)
+    for name in ("q4.gguf", "m.onnx", "w.safetensors"):
+        (tmp_path / name).write_bytes(b"x")
+    words = [folder if word == "FOLDER" else word for word in words]
+    code, out, err = call(capsys, "check", *words, "--html", "page.html", "--lang", language)
+    assert (code, out, err.count("\n")) == (2, "", 1)
+    assert not (tmp_path / "page.html").exists()
+    assert language == "zh" or message in err
+
+
+def test_a_batch_that_forward_does_not_take_is_one_line(capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", ["", *sys.path])
+    (tmp_path / "odd_model.py").write_text(
+        "import torch\n"
+        "def make(): return torch.nn.MultiheadAttention(8, 2), torch.zeros(5, 1, 8)\n"
+        "def ids(): return torch.nn.TransformerEncoderLayer(8, 2), {'wrong': 3}\n"
+    )
+    try:
+        code, _, err = call(capsys, "check", "odd_model:make")
+        assert code == 2
+        assert err.startswith("isotherm: odd_model:make: expected arguments that forward(query, key, value, ")
+        assert err.endswith(", got 1 positional\n")
+        assert call(capsys, "check", "odd_model:ids")[2].endswith(", got keywords wrong\n")
+    finally:
+        sys.modules.pop("odd_model", None)

@@ -1,18 +1,24 @@
 """`isotherm.check(model, batch)`: the check-up, and the report a person reads."""
 
 import html
+import io
 import json
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from torch import nn
 
-from isotherm.checkup.declarations import Given
-from isotherm.checkup.examine import Progress, examine
+from isotherm.checkup.declarations import Given, read_declared
+from isotherm.checkup.examine import examine
+from isotherm.checkup.given import prepare
 from isotherm.checkup.implementations import taking_turns
-from isotherm.checkup.measure import Batch
+from isotherm.checkup.loading.hub import folder_of
+from isotherm.checkup.loading.loaded import Loaded, Loading, Progress, nobody
 from isotherm.checkup.subject import ModelSource
+from isotherm.checkup.what_if import check_rules
+from isotherm.errors import ArgumentError
 from isotherm.language import Language, Text, current
 from isotherm.record import CheckRecord, Finding, Layer, WhatIf, to_plain
 from isotherm.scale import Rule
@@ -87,6 +93,16 @@ class Report:
         page = html.escape(to_html(self.record, current()), quote=True)
         return f'<iframe srcdoc="{page}" style="width:100%;height:720px;border:0" sandbox="allow-scripts"></iframe>'
 
+    def __str__(self) -> str:
+        """What the terminal shows, in the current language."""
+        from rich.console import Console
+
+        from isotherm.report import terminal
+
+        text = io.StringIO()
+        terminal.show(self.record, Console(file=text, color_system=None, force_jupyter=False), current())
+        return text.getvalue().rstrip("\n")
+
     def __repr__(self) -> str:
         words = Text("{heads} heads, {findings} findings", "{heads} 个头，{findings} 项发现")
         heads = sum(layer.heads for layer in self.layers)
@@ -94,9 +110,10 @@ class Report:
 
 
 def check(
-    model: nn.Module,
-    batch: Batch,
+    model: nn.Module | str | os.PathLike[str],
+    batch: Any = None,
     *,
+    tokenizer: Any = None,
     declared: Given = None,
     what_if: Sequence[str | Rule] = WHAT_IF,
     compare: bool = True,
@@ -105,14 +122,18 @@ def check(
     detail: bool = True,
     name: str | None = None,
     origin: str = "python",
-    progress: Progress = lambda _what, _done: None,
+    progress: Progress = nobody,
 ) -> Report:
     """Look into every attention layer of `model` while it runs on `batch`, and say what temperature it is at.
 
-    `batch` is a dict of keyword arguments, a sequence of positional ones, or one tensor. The model runs as it is
-    (train or eval), and is left bit for bit as it was found. Several threads may check models at the same time; check-ups of
-    one model take turns.
+    `model` is a module, or what `isotherm check` takes: a folder, a file, or a name on the hub, with `@revision` or without.
+    `batch` is a dict of keyword arguments, a sequence of positional ones, one tensor, ids as lists or an array, or a text.
+    Without it, a model of transformers or diffusers reads our own passage, picture or sound. The model runs as it is (train or
+    eval), and is left bit for bit as it was found. Several threads may check models at the same time; check-ups of one model
+    take turns.
 
+    - `tokenizer`: reads the text: a tokenizer of transformers or tokenizers, or a function that returns ids. The default is
+      the model's own, from its folder or the local cache.
     - `declared`: what the scale is meant to be: a rule, or a mapping from layer patterns (of names, or an index as text) to
       rules, of which the last match decides. It overrides what the model declares; a departure from it is an error.
     - `what_if`: rules to replay the layers under, as objects or as `isotherm rules` writes them. `()` replays none.
@@ -126,11 +147,14 @@ def check(
     >>> report = check(model, {"input_ids": ids}, what_if=["none"])          # doctest: +SKIP
     >>> report.findings, report.layers[0].head_stats[3].jacobian_trace.p50       # doctest: +SKIP
     """
-    with taking_turns(model):
+    check_rules(what_if), read_declared(declared)  # before a model is fetched
+    loaded = _loaded(model, name, origin, progress)
+    prepared = prepare(loaded, loaded.batch if batch is None else batch, tokenizer)
+    with taking_turns(loaded.model):
         record, measured = examine(
-            model,
-            batch,
-            ModelSource(name or type(model).__name__, origin),
+            loaded.model,
+            prepared,
+            ModelSource(name or loaded.name, loaded.origin, loaded.weights),
             declared=declared,
             what_if=what_if,
             compare=compare,
@@ -140,3 +164,15 @@ def check(
             progress=progress,
         )
     return Report(record, measured)
+
+
+def _loaded(model: nn.Module | str | os.PathLike[str], name: str | None, origin: str, progress: Progress) -> Loaded:
+    """The model as it is, or the one of this name."""
+    from isotherm.checkup.load import load  # here, because as a name of this package it would hide the module
+
+    if isinstance(model, str | os.PathLike):
+        return load(os.fspath(model), Loading(device="auto"), progress)
+    if not isinstance(model, nn.Module):
+        expected = Text("a torch.nn.Module, a folder or a name on the hub", "torch.nn.Module、文件夹或模型库名称")
+        raise ArgumentError("model", expected, got=type(model).__name__)
+    return Loaded(model, name or type(model).__name__, origin, folder_of(model))

@@ -1,28 +1,30 @@
 """Make a batch for a model: text, a picture or a sound, in the form its first layer expects."""
 
 import codecs
+import inspect
 import sys
 from contextlib import nullcontext
 from importlib.resources import files
-from math import pi
 from pathlib import Path
 from typing import Any, BinaryIO
 
 import torch
 from torch import Tensor, nn
 
-from isotherm.checkup.load import Loaded, quiet
+from isotherm.checkup.generated import diffusion_input, moved, picture, sound
+from isotherm.checkup.loading.chatter import quiet
+from isotherm.checkup.loading.loaded import Loaded
 from isotherm.errors import InputError
 from isotherm.language import Text
 
 PASSAGE = (files(__package__) / "passage.txt").read_text(encoding="utf-8")
 """The text a check-up reads when it is given none: our own, in both languages."""
+TOKENS = 256
+"""So many tokens of it are read unless told otherwise."""
 DECODER_TOKENS = 64
 READ_AT_MOST = 2**22
 BYTES_PER_TOKEN = 64
 CHARACTERS_PER_TOKEN = 64
-LARGEST_INPUT = 2**26
-"""The most numbers in a generated picture or sound: about 4,700 × 4,700 pixels of three colours."""
 TOKENIZER_FILES = (
     "tokenizer.json",
     "vocab.txt",
@@ -65,38 +67,59 @@ def _read(file: BinaryIO, most: int) -> bytes:
     return b"".join(pieces)
 
 
-def make_batch(loaded: Loaded, text: str, tokens: int) -> dict[str, Any]:
-    """Keyword arguments for the model, by its `main_input_name` and configuration."""
+def make_batch(loaded: Loaded, text: str, tokens: int, tokenizer: Any = None) -> dict[str, Any]:
+    """Keyword arguments for the model, by its `main_input_name` and configuration. Without a tokenizer, its own is used."""
     model = loaded.model
     wanted = str(getattr(model, "main_input_name", "input_ids"))
     config = getattr(model, "config", None)
-    if wanted == "input_ids":
-        batch = _tokens(loaded, text, _length(config, tokens))
-        if getattr(config, "vision_config", None) is not None and _takes(model, "pixel_values"):
+    batch: dict[str, Any] | None
+    if is_diffusion(model):
+        wanted = ", ".join(name for name in parameters(model) if name != "return_dict")
+        batch = diffusion_input(type(model).__name__, config)
+    elif wanted == "input_ids":
+        batch = _tokens(loaded, text, _length(config, tokens), tokenizer)
+        if getattr(config, "vision_config", None) is not None and "pixel_values" in parameters(model):
             batch["pixel_values"] = picture(config.vision_config)  # type: ignore[union-attr]
     elif wanted == "pixel_values":
         batch = {"pixel_values": picture(getattr(config, "vision_config", None) or config)}
-        if getattr(config, "text_config", None) is not None and _takes(model, "input_ids"):
-            batch |= _tokens(loaded, text, _length(config.text_config, tokens))  # type: ignore[union-attr]
+        if getattr(config, "text_config", None) is not None and "input_ids" in parameters(model):
+            batch |= _tokens(loaded, text, _length(config.text_config, tokens), tokenizer)  # type: ignore[union-attr]
     elif wanted in ("input_features", "input_values"):
         batch = {wanted: sound(config, spectrum=wanted == "input_features")}
     else:
-        why = Text("takes {wanted}, which cannot be generated; pass a batch", "需要 {wanted}，无法自动生成；请提供批次")
+        batch = None
+    if batch is None:
+        why = Text(
+            "takes {wanted}, which cannot be generated; pass a batch to isotherm.check, or return one from"
+            " package.module:function",
+            "需要 {wanted}，无法自动生成；请将批次传给 isotherm.check，或由 package.module:function 返回",
+        )
         raise InputError(loaded.name, why.format(wanted=wanted))
     if getattr(config, "is_encoder_decoder", False):
-        batch["decoder_input_ids"] = _decoder_tokens(batch, config)
-    device = next(model.parameters()).device
-    dtype = next(model.parameters()).dtype
-    return {
-        name: value.to(device, dtype) if value.is_floating_point() else value.to(device)
-        for name, value in batch.items()
-    }
+        batch["decoder_input_ids"] = decoder_tokens(batch, config)
+    placed: dict[str, Any] = moved(batch, *place(model))
+    return placed
 
 
-def _tokens(loaded: Loaded, text: str, length: int) -> dict[str, Tensor]:
-    encoded = _encode(_tokenizer(loaded), text, length)
-    batch = {name: encoded[name] for name in ("input_ids", "attention_mask", "token_type_ids") if name in encoded}
-    if not batch["input_ids"].shape[1]:
+def is_diffusion(model: nn.Module) -> bool:
+    """Whether this is a model of diffusers, which writes the class into the configuration."""
+    config = getattr(model, "config", None)
+    return hasattr(config, "get") and "_class_name" in config  # type: ignore[operator]
+
+
+def place(model: nn.Module) -> tuple[torch.device, torch.dtype | None]:
+    """The device that the model's input belongs on, and the precision of its first weights with decimals. Weights that are
+    kept elsewhere until they are needed are on no device; their input is moved when they run."""
+    tensors = list(model.parameters())
+    device = next((tensor.device for tensor in tensors if not tensor.is_meta), torch.device("cpu"))
+    return device, next((tensor.dtype for tensor in tensors if tensor.is_floating_point()), None)
+
+
+def _tokens(loaded: Loaded, text: str, length: int, tokenizer: Any) -> dict[str, Any]:
+    encoded = _encode(_tokenizer(loaded) if tokenizer is None else tokenizer, text, length)
+    names = ("input_ids", "attention_mask", "token_type_ids")
+    batch = {name: encoded[name] for name in names if name in encoded and not refuses(loaded.model, name)}
+    if "input_ids" not in batch or not batch["input_ids"].shape[1]:
         raise InputError(
             loaded.name, Text("the tokenizer makes no tokens of this text", "分词器没有从这段文本得到任何词元")
         )
@@ -116,15 +139,15 @@ def _encode(tokenizer: Any, text: str, length: int) -> Any:
 def _tokenizer(loaded: Loaded) -> Any:
     import transformers
 
-    where = loaded.folder or loaded.name
-    if Path(where).is_dir() and not any((Path(where) / name).exists() for name in TOKENIZER_FILES):
+    where = loaded.folder
+    if where is None or (Path(where).is_dir() and not any((Path(where) / name).exists() for name in TOKENIZER_FILES)):
         # transformers would make an empty tokenizer of the right class, for which every word is unknown
         expected = ", ".join(TOKENIZER_FILES)
         raise InputError(
             loaded.name, Text("no tokenizer ({expected})", "没有分词器（{expected}）").format(expected=expected)
         )
     try:
-        with quiet(transformers):
+        with quiet():
             return transformers.AutoTokenizer.from_pretrained(where, local_files_only=Path(where).is_dir())
     except Exception as error:
         said = " ".join(str(error).split())[:160]
@@ -137,13 +160,22 @@ def _length(config: Any, tokens: int) -> int:
     return min(tokens, longest) if isinstance(longest, int) and longest > 0 else tokens
 
 
-def _takes(model: nn.Module, name: str) -> bool:
-    import inspect
+def parameters(model: nn.Module) -> dict[str, inspect.Parameter]:
+    """The parameters of a model's forward; none if Python cannot tell."""
+    try:
+        return dict(inspect.signature(model.forward).parameters)
+    except (TypeError, ValueError):  # a scripted or compiled forward
+        return {}
 
-    return name in inspect.signature(model.forward).parameters
+
+def refuses(model: nn.Module, name: str) -> bool:
+    """Whether forward has neither a parameter of this name nor room for any."""
+    known = parameters(model)
+    return bool(known) and name not in known and not any(p.kind is p.VAR_KEYWORD for p in known.values())
 
 
-def _decoder_tokens(batch: dict[str, Tensor], config: Any) -> Tensor:
+def decoder_tokens(batch: dict[str, Tensor], config: Any) -> Tensor:
+    """Tokens for a decoder: the start token, then the encoder's own tokens, or numbers where it reads none."""
     start = getattr(config, "decoder_start_token_id", None) or 0
     longest = getattr(config, "max_target_positions", None) or getattr(config, "max_position_embeddings", None)
     length = min(DECODER_TOKENS, longest) if isinstance(longest, int) else DECODER_TOKENS
@@ -152,35 +184,3 @@ def _decoder_tokens(batch: dict[str, Tensor], config: Any) -> Tensor:
     else:
         ids = torch.arange(1, length).remainder(int(config.vocab_size)).view(1, -1)
     return torch.cat([torch.full((ids.shape[0], 1), int(start)), ids], 1)
-
-
-def picture(config: Any) -> Tensor:
-    """A smooth picture [1, C, H, W] with an edge and some noise, normalised to mean 0 and variance 1."""
-    size = getattr(config, "image_size", 224)
-    height, width = (size, size) if isinstance(size, int) else tuple(size)[:2]
-    channels = int(getattr(config, "num_channels", 3))
-    _bound("image_size", size, max(3, channels) * height * width)
-    y, x = torch.meshgrid(torch.linspace(0, 1, height), torch.linspace(0, 1, width), indexing="ij")
-    grain = torch.randn(3, height, width, generator=torch.Generator().manual_seed(0))
-    waves = torch.stack([torch.sin(2 * pi * (k * x + y)) for k in (1, 2, 3)])
-    image = waves + (x > 0.6).float() + 0.2 * grain
-    return ((image - image.mean()) / image.std())[torch.arange(channels) % 3].unsqueeze(0)
-
-
-def sound(config: Any, *, spectrum: bool) -> Tensor:
-    """A rising tone with a pause: a log-mel-like spectrum [1, M, T], or one second of samples [1, 16000]."""
-    if spectrum:
-        bins, frames = int(getattr(config, "num_mel_bins", 80)), 2 * int(getattr(config, "max_source_positions", 1500))
-        _bound("max_source_positions", frames // 2, bins * frames)
-        m, t = torch.meshgrid(torch.linspace(0, 1, bins), torch.linspace(0, 1, frames), indexing="ij")
-        return (torch.exp(-((m - t) ** 2) / 0.02) - 0.5 + 0.1 * torch.sin(40 * t)).unsqueeze(0)
-    t = torch.linspace(0, 1, 16000)
-    return (torch.sin(2 * pi * (200 + 300 * t) * t) * (t % 0.5 < 0.4)).unsqueeze(0)
-
-
-def _bound(key: str, value: object, numbers: int) -> None:
-    """Refuse an input of more numbers than any model takes."""
-    if numbers > LARGEST_INPUT:
-        raise InputError(
-            "config.json", Text("{key} = {value} is too large", "{key} = {value} 过大").format(key=key, value=value)
-        )

