@@ -48,11 +48,11 @@ def examine(
     measured = []
     for index, capture in enumerate(captures):
         progress(Text("measuring {name}", "测量 {name}").format(name=capture.name), 0.1 + 0.4 * index / len(captures))
-        measured.append(measure(capture, rows, batch))
-    subject = subject_of(model, batch, source)
+        measured.append(measure(capture, rows))
+    subject = subject_of(model, batch, source, captures)
     layers = layers_of(model, captures, measured, untrained=subject.at_initialisation)
     progress(Text("comparing implementations", "比较不同实现"), 0.5)
-    comparisons = compare_implementations(model, batch, rows, layers) if compare else ()
+    comparisons, skipped = compare_implementations(model, batch, rows, layers) if compare else ((), ())
     replayed = _what_if(captures, measured, rules, rows, progress)
     found = [
         *about_weights(model, layers, source.weights),
@@ -71,6 +71,7 @@ def examine(
         unseen=tuple(unseen),
         cost=Cost(time.perf_counter() - started, model_seconds, _peak_mib()),
         context=context_of(layers, context) if context else None,
+        not_compared=skipped,
     )
     return record, tuple(measured)
 

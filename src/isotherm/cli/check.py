@@ -87,6 +87,7 @@ def _record(options: CheckOptions, spec: str | None) -> CheckRecord:
     from isotherm.checkup.batch import make_batch, read_text
     from isotherm.checkup.examine import examine
     from isotherm.checkup.load import Loading, load
+    from isotherm.checkup.measure import without_gradients
     from isotherm.checkup.subject import ModelSource
     from isotherm.checkup.what_if import check_rules
 
@@ -97,16 +98,18 @@ def _record(options: CheckOptions, spec: str | None) -> CheckRecord:
     with _progress() as told:
         loaded = load(spec, Loading(options.from_config, options.trust_remote_code, options.device))
         batch = loaded.batch if loaded.batch is not None else make_batch(loaded, text, options.tokens)
-        record, _ = examine(
-            loaded.model,
-            batch,
-            ModelSource(loaded.name, loaded.origin, loaded.weights),
-            what_if=rules,
-            compare=not options.one_implementation,
-            context=options.context,
-            rows=options.rows,
-            detail=True,
-            progress=told,
+        record, _ = without_gradients(
+            lambda: examine(
+                loaded.model,
+                batch,
+                ModelSource(loaded.name, loaded.origin, loaded.weights),
+                what_if=rules,
+                compare=not options.one_implementation,
+                context=options.context,
+                rows=options.rows,
+                detail=True,
+                progress=told,
+            )
         )
     return record
 

@@ -39,6 +39,7 @@ class Capture:
     - `sink` [Hq]: the logit of a learned sink.
     - `passed`: the scale as the caller wrote it. None if the caller left it to the default, or if it is not one number (then
       the problem's q already contains it).
+    - `padded` [B, T]: True where the query is padding. None if no query is known to be.
     """
 
     name: str
@@ -50,3 +51,4 @@ class Capture:
     passed: float | None
     q_factor: Factor
     k_factor: Factor
+    padded: Tensor | None = None

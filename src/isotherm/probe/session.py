@@ -16,8 +16,8 @@ from isotherm.probe.capture import Capture
 from isotherm.probe.finite import is_finite
 from isotherm.probe.frames import Frame, Frames
 from isotherm.probe.keep import Keeper, storage_of
-from isotherm.probe.kinds import kind_of
-from isotherm.probe.masks import Masks, Terms
+from isotherm.probe.kinds import has_one_input, kind_of
+from isotherm.probe.masks import Masks, Terms, padded_positions
 from isotherm.probe.owner import sessions_here
 from isotherm.record import Unseen
 
@@ -57,7 +57,8 @@ class Seen:
 @dataclass(frozen=True)
 class Call:
     """An attention call as an adapter understood it: q [B, Hq, T, D], k [B, Hkv, S, D]. If the multiplier of q·k is not one
-    number, q contains it, and `traced_q` is q without it."""
+    number, q contains it, and `traced_q` is q without it. `padded` [B, T] is True where the adapter knows a query to be
+    padding."""
 
     implementation: str
     q: Tensor
@@ -71,6 +72,7 @@ class Call:
     softcap: float | None = None
     sink: Tensor | None = None
     traced_q: Tensor | None = None
+    padded: Tensor | None = None
 
     def problem(self) -> Problem:
         """The call as a problem that can be replayed. The first query is at the position of key `first`."""
@@ -183,8 +185,11 @@ class Session:
         q_factor, q_source = factors.trace(call.q if call.traced_q is None else call.traced_q, around)
         k_factor, k_source = factors.trace(call.k, around)
         what = kind_of(problem, name, around, module, (q_source, k_source))
+        padded = call.padded
+        if padded is None and what == "self" and (call.causal or has_one_input(around, (q_source, k_source))):
+            padded = padded_positions(problem.visibility)
         sink = None if call.sink is None else call.sink.detach().flatten()
-        self.add(Capture(name, kind, what, call.implementation, problem, sink, call.passed, q_factor, k_factor))
+        self.add(Capture(name, kind, what, call.implementation, problem, sink, call.passed, q_factor, k_factor, padded))
         return True
 
     def mismatch(self, call: Call, module: nn.Module | None = None) -> None:
