@@ -37,7 +37,7 @@ class KernelCall(NamedTuple):
     @property
     def scale(self) -> float:
         """The multiplier of q·k."""
-        return 1 / sqrt(self.q.shape[-1]) if self.passed is None else self.passed
+        return 1 / sqrt(self.q.size(-1)) if self.passed is None else self.passed
 
 
 def look(session: Session, kernel: KernelCall) -> None:
