@@ -73,12 +73,13 @@ def _lengths(captures: Sequence[Capture]) -> set[int]:
 
 
 def _seen(captures: Sequence[Capture], batch: int) -> int:
-    """How many positions of one member of the batch the first self-attention saw, in all its windows."""
-    first = next((capture.problem.q for capture in captures if capture.kind == "self"), None)
+    """How many positions of one member of the batch the first attention over them saw, in all its windows."""
+    first = next((capture for capture in captures if capture.kind in ("self", "channel")), None)
     if first is None:
         return 0
-    windows = first.shape[0] // batch if batch and first.shape[0] % batch == 0 else 1
-    return windows * first.shape[2]
+    q, k = first.problem.q, first.problem.k
+    windows = q.shape[0] // batch if batch and q.shape[0] % batch == 0 else 1
+    return windows * (q.shape[3] if first.kind == "channel" else max(q.shape[2], k.shape[2]))
 
 
 def _height_and_width(shape: tuple[int, ...]) -> tuple[int, int]:

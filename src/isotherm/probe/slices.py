@@ -67,6 +67,8 @@ def _whole(run: Sequence[Capture], heads: int | None) -> Capture | None:
         return None
     if any(problem.q.shape[:2] != problem.k.shape[:2] for problem in problems):
         return None
+    if not _are_disjoint([problem.q for problem in problems]):
+        return None
     outer = all(_end(one.q) <= two.q.storage_offset() for one, two in pairwise(problems))
     if not outer and len({problem.q.shape for problem in problems}) > 1:
         return None
@@ -119,6 +121,18 @@ def _of_blocks(run: Sequence[Capture], problems: Sequence[Problem]) -> Capture |
     q = torch.cat([problem.q for problem in problems], 2)
     positions = torch.arange(q.shape[2], device=q.device)
     return _replaced(run, replace(first, q=q, visibility=Visibility(positions, first.k.shape[2])))
+
+
+def _are_disjoint(slices: Sequence[Tensor]) -> bool:
+    """Whether no vector is in two slices of one tensor."""
+    begins = torch.cat([_begins(part) for part in slices])
+    return len(begins.unique()) == len(begins)
+
+
+def _begins(part: Tensor) -> Tensor:
+    """Where in memory the vectors [B, H, T, D] begin."""
+    batch, head, row = (torch.arange(part.shape[axis]) * int(part.stride(axis)) for axis in range(3))
+    return (batch[:, None, None] + head[:, None] + row).flatten() + int(part.storage_offset())
 
 
 def _end(tensor: Tensor) -> int:
