@@ -17,7 +17,6 @@ from isotherm.report import terminal
 from tests.checkup.models import Attention, Model, batch
 from tests.checkup.test_rows import small_bert
 
-
 compiled = functools.partial(torch.compile, backend="eager")
 
 

@@ -1,7 +1,6 @@
 """Each kind of bug is reported with its code at its layer, and what is legitimate is not."""
 
 import json
-from dataclasses import replace
 from math import log
 
 import pytest
@@ -12,8 +11,6 @@ import isotherm
 from isotherm.checkup.declare import declared
 from isotherm.checkup.findings import CODES, _likely
 from isotherm.checkup.layers import LayerPlace
-from isotherm.checkup.measure import measure
-from isotherm.probe import probe
 from isotherm.record import SCHEMA, CheckRecord, from_plain, to_plain
 from isotherm.scale import InverseSqrt, LogN
 from tests.checkup.models import DIM, HEADS, Attention, Model, batch, trained

@@ -257,7 +257,7 @@ class TestMasksOfTheBatch:
 
     def test_of_a_forward_that_takes_it_by_position(self):
         class Ignores(Model):
-            def forward(self, x, attention_mask):  # noqa: ARG002
+            def forward(self, x, attention_mask):
                 return super().forward(x)
 
         report = isotherm.check(Ignores(Attention()), (batch(), self.padded), what_if=())

@@ -47,8 +47,8 @@ _PICTURES: Final = Text("{batch} pictures {size}", "{batch} 张 {size} 的图像
 _ONE_SOUND: Final = Text("1 sound of length {size}", "1 段长度为 {size} 的声音")
 _SOUNDS: Final = Text("{batch} sounds of length {size}", "{batch} 段长度为 {size} 的声音")
 _WITH_POSITIONS: Final = Text("{what} ({n} positions)", "{what}（{n} 个位置）")
-_TOKENS: Final = Text("{n} tokens", "{n} 个词元")
-_POSITIONS: Final = Text("{n} positions", "{n} 个位置")
+_TOKENS: Final = Text("1 token", "1 个词元"), Text("{n} tokens", "{n} 个词元")
+_POSITIONS: Final = Text("1 position", "1 个位置"), Text("{n} positions", "{n} 个位置")
 AS_IS: Final = Text("as is", "现状")
 EXACT: Final = Text("exact", "精确")
 SAMPLED: Final = Text(
@@ -94,8 +94,10 @@ def amount(model: Subject) -> Text:
     if model.size and model.unit in ("patches", "frames"):
         one, several = (_ONE_PICTURE, _PICTURES) if model.unit == "patches" else (_ONE_SOUND, _SOUNDS)
         what = (one if model.batch == 1 else several).format(
-            batch=batch, size=" × ".join(map(digits.thousands, model.size))
+            batch=batch, size=" × ".join(map(digits.thousands, model.size[:2]))
         )
         return _WITH_POSITIONS.format(what=what, n=positions) if model.tokens else what
-    several_of = positions if model.batch == 1 else f"{batch} × {positions}"
-    return (_TOKENS if model.unit == "tokens" else _POSITIONS).format(n=several_of)
+    one, several = _TOKENS if model.unit == "tokens" else _POSITIONS
+    if model.batch == model.tokens == 1:
+        return one
+    return several.format(n=positions if model.batch == 1 else f"{batch} × {positions}")
