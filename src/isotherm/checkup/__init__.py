@@ -108,8 +108,8 @@ def check(
     """Look into every attention layer of `model` while it runs on `batch`, and say what temperature it is at.
 
     `batch` is a dict of keyword arguments (or the one argument of a model that takes a dict), a sequence of positional ones,
-    or one tensor. The model runs as it is (train or eval, in the caller's grad mode), and is left bit for bit as it was found. Several threads may check models at the same time; check-ups of
-    one model take turns.
+    or one tensor. The model runs as it is (train or eval, in the caller's grad mode), and is left bit for bit as it was found.
+    Several threads may check models at the same time; check-ups of one model take turns.
 
     - `what_if`: rules to replay the layers under, as objects or as `isotherm rules` writes them. `()` replays none.
     - `compare`: run the model under its other attention implementations too, and compare.

@@ -5,7 +5,9 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
+from typing import TypeVar
 
+import torch
 from torch import nn
 
 from isotherm.checkup.advice import context_of
@@ -24,6 +26,7 @@ from isotherm.record.versions import versions
 from isotherm.scale import Rule
 from isotherm.stats import RowStats
 
+Result = TypeVar("Result")
 Progress = Callable[[Text, float], object]
 """Receives what is being done, and the fraction of the whole that is done."""
 
@@ -74,6 +77,17 @@ def examine(
         not_compared=skipped,
     )
     return record, tuple(measured)
+
+
+def without_gradients(work: Callable[[], Result]) -> Result:
+    """Do some work that runs a model, without gradients unless the model's forward itself takes some (a force field does)."""
+    try:
+        with torch.no_grad():
+            return work()
+    except RuntimeError as error:
+        if "does not require grad" not in str(error):
+            raise
+    return work()
 
 
 def _what_if(

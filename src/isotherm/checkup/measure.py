@@ -3,9 +3,9 @@
 import copy
 import inspect
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -21,7 +21,6 @@ from isotherm.probe.slices import merge_slices
 from isotherm.record import Unseen
 from isotherm.stats import Moments, RowStats
 
-Result = TypeVar("Result")
 Batch = Mapping[str, Any] | Sequence[Any] | Tensor
 """Keyword arguments for the model, positional ones, or one tensor."""
 
@@ -50,17 +49,6 @@ def look(model: nn.Module, batch: Batch) -> Look:
         not_finite = NotFinite(not_finite.module, place[not_finite.capture])
     captures = [across_pictures(capture, model, batch) for capture in with_landmarks(captures)]
     return Look(with_padding(captures, model, batch), seen.unseen, not_finite, seconds)
-
-
-def without_gradients(work: Callable[[], Result]) -> Result:
-    """Do some work that runs a model, without gradients unless the model's forward itself takes some (a force field does)."""
-    try:
-        with torch.no_grad():
-            return work()
-    except RuntimeError as error:
-        if "does not require grad" not in str(error):
-            raise
-    return work()
 
 
 def _head_counts(model: nn.Module, captures: Sequence[Capture]) -> dict[str, int | None]:

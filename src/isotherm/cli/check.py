@@ -85,9 +85,8 @@ def _record(options: CheckOptions, spec: str | None) -> CheckRecord:
     if spec is not None and spec.endswith(".json") and not Path(spec).is_dir():
         return read_report(Path(spec))
     from isotherm.checkup.batch import make_batch, read_text
-    from isotherm.checkup.examine import examine
+    from isotherm.checkup.examine import examine, without_gradients
     from isotherm.checkup.load import Loading, load
-    from isotherm.checkup.measure import without_gradients
     from isotherm.checkup.subject import ModelSource
     from isotherm.checkup.what_if import check_rules
 
