@@ -12,6 +12,7 @@ from isotherm.checkup.examine import Progress, examine
 from isotherm.checkup.implementations import taking_turns
 from isotherm.checkup.measure import Batch
 from isotherm.checkup.subject import ModelSource
+from isotherm.checkup.wrappers import called
 from isotherm.language import Language, Text, current
 from isotherm.record import CheckRecord, Finding, Layer, WhatIf, to_plain
 from isotherm.scale import Rule
@@ -126,7 +127,7 @@ def check(
         record, measured = examine(
             model,
             batch,
-            ModelSource(name or type(model).__name__, origin),
+            ModelSource(name or called(model), origin),
             what_if=what_if,
             compare=compare,
             rows=rows,

@@ -75,7 +75,8 @@ _AGREE = Text(
 )
 _SAME = Text("{first} and {second} agree: every statistic is the same", "{first} 与 {second} 一致：各统计量完全相同")
 _NOT_COMPARED = Text("{name} was not compared: {why}", "未与 {name} 比较：{why}")
-_KIND = Text("Layers {layers}: attention {kind}", "第 {layers} 层：{kind}")
+_KIND = Text("layer {layers}: attention {kind}", "第 {layers} 层：{kind}")
+_KINDS = Text("layers {layers}: attention {kind}", "第 {layers} 层：{kind}")
 _DISAGREE = Text(
     "{first} and {second} disagree at {place}: {statistic} differs by {difference} (allowed {tolerance})",
     "{first} 与 {second} 在{place}不一致：{statistic} 相差 {difference}（容许 {tolerance}）",
@@ -280,4 +281,4 @@ def _kind_lines(record: CheckRecord) -> Iterator[Text]:
         layers = [str(layer.index) for layer in record.layers if layer.kind == kind]
         shown = ", ".join(layers[:FEW_FINDINGS]) + (" …" if len(layers) > FEW_FINDINGS else "")
         if layers:
-            yield _KIND.format(layers=shown, kind=vocabulary.KINDS[kind])
+            yield (_KIND if len(layers) == 1 else _KINDS).format(layers=shown, kind=vocabulary.KINDS[kind])
