@@ -1,7 +1,6 @@
 """Each kind of bug is reported with its code at its layer, and what is legitimate is not."""
 
 import json
-from dataclasses import replace
 from math import log
 
 import pytest
@@ -12,8 +11,6 @@ import isotherm
 from isotherm.checkup.declare import declared
 from isotherm.checkup.findings import CODES
 from isotherm.checkup.layers import LayerPlace
-from isotherm.checkup.measure import measure
-from isotherm.probe import probe
 from isotherm.record import SCHEMA, CheckRecord, from_plain, to_plain
 from isotherm.scale import InverseSqrt, LogN
 from tests.checkup.models import DIM, HEADS, Attention, Model, batch, trained
@@ -164,35 +161,6 @@ def test_the_record_survives_json():
     assert to_plain(again) == to_plain(record)
     with pytest.raises(isotherm.errors.ArgumentError, match=r"report\.layers\[0\]\.heads"):
         from_plain(CheckRecord, to_plain(record) | {"layers": [to_plain(record.layers[0]) | {"heads": "many"}]})
-
-
-def test_padding_queries_are_no_rows():
-    torch.manual_seed(0)
-    model = Model(Attention())
-    with probe(model) as seen:
-        model(batch())
-    mask = torch.ones(2, 23)
-    mask[1, :5] = 0
-    stats = measure(seen.captures[0], batch={"attention_mask": mask})
-    assert stats.empty[1, :, :5].all()
-    assert stats.empty.sum() == 5 * HEADS
-
-
-def test_padding_of_the_encoder_is_not_that_of_the_decoder():
-    torch.manual_seed(0)
-    model = Model(Attention())
-    with probe(model) as seen:
-        model(batch())
-    in_decoder = replace(seen.captures[0], name="decoder.layers.0")
-    padded = torch.ones(2, 23)
-    padded[1, :5] = 0
-    for given, empty in (
-        ({"attention_mask": padded}, 5 * HEADS),
-        ({"attention_mask": padded, "decoder_input_ids": padded.long()}, 0),
-        ({"decoder_attention_mask": padded}, 5 * HEADS),
-        ({"decoder_attention_mask": padded, "attention_mask": torch.ones(2, 23)}, 5 * HEADS),
-    ):
-        assert measure(in_decoder, batch=given).empty.sum() == empty
 
 
 def test_a_rule_of_the_models_own_declares_what_does_not_depend_on_the_query():

@@ -84,8 +84,8 @@ def test_every_configuration_is_restored_and_one_that_is_a_plain_dict_is_left_al
         def set_attn_implementation(self, name):
             self.config._attn_implementation = name
 
-    with switched(model := Switching(), "sdpa") as works:
-        assert works
+    with switched(model := Switching(), "sdpa") as why_not:
+        assert why_not is None
         assert model.config._attn_implementation == "sdpa"
     assert model.config._attn_implementation == "eager"
     assert model.inner.config == {"own": "dict"}

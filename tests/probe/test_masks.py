@@ -1,8 +1,11 @@
 """Masks as models write them."""
 
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from isotherm.probe.masks import Masks, Terms
+from isotherm.ops import Visibility
+from isotherm.probe.masks import Masks, Terms, padded_positions
 
 HIDDEN = torch.ones(3, 5).triu(2).bool()
 
@@ -63,3 +66,59 @@ def test_terms_combine():
     both = one & other & Terms(bias=torch.ones(3))
     assert both.mask.tolist() == [True, False, False]
     assert both.bias.tolist() == [2, 2, 2]
+
+
+@st.composite
+def visibilities(draw):
+    """Self-attention [B, H, T, T] with padding and some structure, and where the padding is."""
+    length, batch = draw(st.integers(2, 7)), draw(st.integers(1, 3))
+    real = torch.tensor(
+        draw(st.lists(st.lists(st.booleans(), min_size=length, max_size=length), min_size=batch, max_size=batch))
+    )
+    structure = draw(st.sampled_from(["none", "causal", "packed", "window", "random"]))
+    rows = torch.ones(length, length, dtype=torch.bool)
+    if structure == "causal":
+        rows = rows.tril()
+    elif structure == "packed":
+        rows = torch.block_diag(torch.ones(length // 2, length // 2), torch.ones(*[length - length // 2] * 2)).bool()
+    elif structure == "window":
+        rows = rows.tril(1) & rows.triu(-1)
+    elif structure == "random":
+        rows = torch.rand(length, length, generator=torch.Generator().manual_seed(draw(st.integers(0, 99)))) < 0.5
+        rows |= torch.eye(length).bool()
+    flag = structure == "causal" and draw(st.booleans())
+    seen = real[:, None, None] if structure == "none" or flag else real[:, None, None] & rows
+    heads = draw(st.integers(1, 2))
+    return Visibility(torch.arange(length), length, flag, None, seen.expand(-1, heads, -1, -1)), ~real
+
+
+@settings(max_examples=60, deadline=None)
+@given(visibilities())
+def test_padding_is_found_exactly_whatever_else_a_mask_hides(case):
+    seen, padded = case
+    found = padded_positions(seen)
+    assert found is None if not padded.any() else torch.equal(found, padded)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    mask=st.integers(1, 5).flatmap(
+        lambda n: st.lists(st.lists(st.booleans(), min_size=n, max_size=n), min_size=n, max_size=n).map(torch.tensor)
+    )
+)
+def test_a_position_that_anyone_sees_is_no_padding(mask):
+    found = padded_positions(Visibility(torch.arange(len(mask)), len(mask), False, None, mask[None, None]))
+    if found is not None:
+        assert not (found[0] & mask.any(0)).any()
+
+
+def test_without_a_mask_over_all_keys_nothing_is_known():
+    rows = torch.ones(1, 1, 3, 1).bool()
+    for seen in (
+        Visibility(torch.arange(3), 3, causal=True),
+        Visibility(torch.arange(3), 3, mask=rows),
+        Visibility(torch.arange(3), 5, mask=torch.zeros(1, 1, 1, 5).bool()),
+        Visibility(torch.arange(2, 5), 5, mask=torch.zeros(1, 1, 1, 5).bool()),
+        Visibility(torch.arange(0), 0, mask=torch.zeros(1, 1, 1, 0).bool()),
+    ):
+        assert padded_positions(seen) is None

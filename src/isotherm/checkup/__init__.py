@@ -18,6 +18,7 @@ from isotherm.checkup.loading.hub import folder_of
 from isotherm.checkup.loading.loaded import Loaded, Loading, Progress, nobody
 from isotherm.checkup.subject import ModelSource
 from isotherm.checkup.what_if import check_rules
+from isotherm.checkup.wrappers import called
 from isotherm.errors import ArgumentError
 from isotherm.language import Language, Text, current
 from isotherm.record import CheckRecord, Finding, Layer, WhatIf, to_plain
@@ -129,8 +130,8 @@ def check(
     `model` is a module, or what `isotherm check` takes: a folder, a file, or a name on the hub, with `@revision` or without.
     `batch` is a dict of keyword arguments, a sequence of positional ones, one tensor, ids as lists or an array, or a text.
     Without it, a model of transformers or diffusers reads our own passage, picture or sound. The model runs as it is (train or
-    eval), and is left bit for bit as it was found. Several threads may check models at the same time; check-ups of one model
-    take turns.
+    eval, in the caller's grad mode), and is left bit for bit as it was found. Several threads may check models at the same
+    time; check-ups of one model take turns.
 
     - `tokenizer`: reads the text: a tokenizer of transformers or tokenizers, or a function that returns ids. The default is
       the model's own, from its folder or the local cache.
@@ -175,4 +176,4 @@ def _loaded(model: nn.Module | str | os.PathLike[str], name: str | None, origin:
     if not isinstance(model, nn.Module):
         expected = Text("a torch.nn.Module, a folder or a name on the hub", "torch.nn.Module、文件夹或模型库名称")
         raise ArgumentError("model", expected, got=type(model).__name__)
-    return Loaded(model, name or type(model).__name__, origin, folder_of(model))
+    return Loaded(model, name or called(model), origin, folder_of(model))

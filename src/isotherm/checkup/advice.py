@@ -196,7 +196,7 @@ class Advisor:
         return self._value(want, scaled)
 
     def _value(self, want: Want, capture: Capture) -> float | None:
-        return want.value(heads_of_layers([measure(capture, self._rows, self._batch)])[0])
+        return want.value(heads_of_layers([measure(capture, self._rows)])[0])
 
     def _judge(self, attempt: _Attempt, captures: list[Capture] | None) -> None:
         """Keep a way that led to the target; correct the number of one that may; drop any other."""

@@ -3,9 +3,11 @@
 import resource
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
+from typing import TypeVar
 
+import torch
 from torch import nn
 
 from isotherm.checkup.about_scales import judged_scales
@@ -30,6 +32,8 @@ from isotherm.record.versions import versions
 from isotherm.scale import Rule
 from isotherm.stats import RowStats
 
+Result = TypeVar("Result")
+
 
 def examine(
     model: nn.Module,
@@ -53,12 +57,12 @@ def examine(
     measured = []
     for index, capture in enumerate(captures):
         progress(Text("measuring {name}", "测量 {name}").format(name=capture.name), 0.1 + 0.4 * index / len(captures))
-        measured.append(measure(capture, rows, batch))
-    subject = subject_of(model, batch, source)
+        measured.append(measure(capture, rows))
+    subject = subject_of(model, batch, source, captures)
     layers = layers_of(model, captures, measured, yours=yours)
     layers, about_scales = judged_scales(model, batch, layers)
     progress(Text("comparing implementations", "比较不同实现"), 0.5)
-    comparisons = compare_implementations(model, batch, rows, layers) if compare else ()
+    comparisons, skipped = compare_implementations(model, batch, rows, layers) if compare else ((), ())
     replayed = _what_if(captures, measured, rules, rows, progress)
     found = [
         *about_weights(model, layers, source.weights),
@@ -81,8 +85,20 @@ def examine(
         unseen=tuple(unseen),
         cost=Cost(time.perf_counter() - started, model_seconds, _peak_mib()),
         context=context_of(layers, context) if context else None,
+        not_compared=skipped,
     )
     return record, tuple(measured)
+
+
+def without_gradients(work: Callable[[], Result]) -> Result:
+    """Do some work that runs a model, without gradients unless the model's forward itself takes some (a force field does)."""
+    try:
+        with torch.no_grad():
+            return work()
+    except RuntimeError as error:
+        if "does not require grad" not in str(error):
+            raise
+    return work()
 
 
 def _what_if(

@@ -157,6 +157,19 @@ KINDS = {
         ),
         limits.LOADED,
     ),
+    "attention-across-batch": Kind(
+        Text(
+            "{name} attends across the batch: its softmax is over the {n} members of the batch, not over positions.",
+            "{name} 跨批次做注意力：softmax 作用于批次中的 {n} 个成员，而不是各个位置。",
+        ),
+        Text(
+            "If this is not meant, look for a lost axis or for nn.MultiheadAttention without batch_first=True: what the model"
+            " says of one input now depends on the others.",
+            "若非有意，请查看是否丢失了一个维度，或 nn.MultiheadAttention 未设 batch_first=True："
+            "模型对一个输入的输出会受其他输入影响。",
+        ),
+        limits.SEPARATE,
+    ),
     "nothing-seen": Kind(
         Text(
             "No attention was seen in this model, so nothing was checked.",
@@ -209,6 +222,7 @@ def findings(
 ) -> list[Finding]:
     """Findings about heads, in layer order, then about implementations and what was not seen."""
     found = [one for layer in layers for one in _condensed([*_heads(subject, layer)])]
+    found += [_across_batch(layer) for layer in layers if layer.kind == "batch"]
     found += [_disagreement(comparison) for comparison in comparisons if not comparison.agree]
     found += [_unseen(module) for module in unseen]
     return found if layers or found else [finding("nothing-seen", "warning", (None, None), {})]
@@ -263,6 +277,11 @@ def finding(
     kind, (layer, head) = KINDS[code], at
     message = kind.message.format(layer=layer, head=head, **words)
     return Finding(code, severity, layer, head, message, evidence, kind.advice.format(**words), kind.threshold)
+
+
+def _across_batch(layer: Layer) -> Finding:
+    evidence: Evidence = {"members": float(layer.keys)}
+    return finding("attention-across-batch", "note", (layer.index, None), evidence, name=layer.name, n=layer.keys)
 
 
 def _heads(subject: Subject, layer: Layer) -> Iterator[Finding]:

@@ -10,37 +10,54 @@ from torch import nn
 from isotherm.checkup.layers import layers_of
 from isotherm.checkup.measure import Batch, look, measure
 from isotherm.checkup.thresholds import SAME_STATISTICS
-from isotherm.record import Comparison, HeadStats, Layer
+from isotherm.checkup.wrappers import with_implementations
+from isotherm.language import Text
+from isotherm.record import Comparison, HeadStats, Layer, NotCompared
 
 IMPLEMENTATIONS = ("eager", "sdpa")
 """The implementations that run on any machine. Flash needs a GPU, and flex a compiler."""
+REFUSED = Text("{part} refuses it ({error})", "{part} 拒绝切换（{error}）")
+STAYS = Text("{part} stays with {implementation}", "{part} 仍使用 {implementation}")
+RAISED = Text("the model did not run under it ({error})", "模型在该实现下无法运行（{error}）")
+NOTHING_SEEN = Text("no attention was seen under it", "在该实现下没有看到任何注意力")
 HALF_PRECISION_ROOM = 5.0
 """How much wider the tolerance is for models in half precision."""
 
 
 def compare_implementations(
     model: nn.Module, batch: Batch, rows: int | None, present: tuple[Layer, ...]
-) -> tuple[Comparison, ...]:
-    """Compare the present implementation, measured as `present`, with each other one. Models without a choice give none."""
-    current = getattr(getattr(model, "config", None), "_attn_implementation", None)
-    if not isinstance(current, str) or not present or not hasattr(model, "set_attn_implementation"):
-        return ()
+) -> tuple[tuple[Comparison, ...], tuple[NotCompared, ...]]:
+    """Compare the present implementation, measured as `present`, with each other one; and say which could not be compared, and
+    why. A model without a choice gives neither."""
+    parts = with_implementations(model)
+    if not parts or not present:
+        return (), ()
+    current = " + ".join(dict.fromkeys(part.config._attn_implementation for part in parts))
     half = next(model.parameters()).dtype.itemsize < 4
     tolerance = SAME_STATISTICS.value * (HALF_PRECISION_ROOM if half else 1.0)
-    results = []
+    compared, skipped = [], []
     for other in IMPLEMENTATIONS:
         if other == current:
             continue
-        with switched(model, other) as works:
-            layers = _measured(model, batch, rows) if works else ()
+        try:
+            with switched(model, other) as why_not:
+                layers = _measured(model, batch, rows) if why_not is None else ()
+        except Exception as error:
+            layers, why_not = (), RAISED.format(error=_said(error))
         if layers:
-            results.append(difference(present, layers, (current, other), tolerance))
-    return tuple(results)
+            compared.append(difference(present, layers, (current, other), tolerance))
+        else:
+            skipped.append(NotCompared(other, why_not or NOTHING_SEEN))
+    return tuple(compared), tuple(skipped)
+
+
+def _said(error: Exception) -> str:
+    return f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
 
 
 def _measured(model: nn.Module, batch: Batch, rows: int | None) -> tuple[Layer, ...]:
     captures = look(model, batch).captures
-    return layers_of(model, captures, [measure(capture, rows, batch) for capture in captures])
+    return layers_of(model, captures, [measure(capture, rows) for capture in captures])
 
 
 _turns = threading.Condition()
@@ -73,21 +90,29 @@ def _configurations(model: nn.Module) -> dict[int, Any]:
 
 
 @contextmanager
-def switched(model: nn.Module, implementation: str) -> Iterator[bool]:
-    """Switch the model to another implementation, if it has it, and restore every configuration afterwards."""
+def switched(model: nn.Module, implementation: str) -> Iterator[Text | None]:
+    """Switch every part of the model that has a choice to another implementation, and restore every configuration afterwards.
+    Gives None if all parts are switched, else the reason why one is not."""
     configs = _configurations(model).values()
     before = [(config, vars(config).copy()) for config in configs if hasattr(config, "__dict__")]
     try:
-        try:
-            model.set_attn_implementation(implementation)  # type: ignore[operator]
-            works = bool(model.config._attn_implementation == implementation)  # type: ignore[union-attr]
-        except (ValueError, ImportError, TypeError):
-            works = False
-        yield works
+        yield _switch(model, implementation)
     finally:
         for config, attributes in before:
             vars(config).clear()
             vars(config).update(attributes)
+
+
+def _switch(model: nn.Module, implementation: str) -> Text | None:
+    """Switch every part of the model; the reason if one does not."""
+    for part in with_implementations(model):
+        try:
+            part.set_attn_implementation(implementation)
+        except (ValueError, ImportError, TypeError, AttributeError) as error:
+            return REFUSED.format(part=type(part).__name__, error=_said(error))
+        if part.config._attn_implementation != implementation:
+            return STAYS.format(part=type(part).__name__, implementation=part.config._attn_implementation)
+    return None
 
 
 def difference(a: tuple[Layer, ...], b: tuple[Layer, ...], names: tuple[str, str], tolerance: float) -> Comparison:

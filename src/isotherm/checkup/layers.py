@@ -1,14 +1,23 @@
 """One record per captured call: its heads, and its scale against the declared one."""
 
+from dataclasses import replace
+
 from torch import nn
 
 from isotherm.checkup.audit import audit
 from isotherm.checkup.declarations import Declarations
-from isotherm.checkup.declare import LayerPlace, declared
+from isotherm.checkup.declare import CONVENTION, Declared, LayerPlace, declared
 from isotherm.checkup.heads import heads_of_layers
+from isotherm.language import Text
 from isotherm.probe import Capture
-from isotherm.record import Layer
+from isotherm.record import Layer, ScaleAudit
+from isotherm.scale import Rule
 from isotherm.stats import RowStats
+
+NO_RULE = Declared("", None, CONVENTION)
+NO_CONVENTION = Text(
+    "its vectors run along the positions, for which there is no usual scale", "其向量沿各个位置排列，没有惯用的缩放"
+)
 
 
 def layers_of(
@@ -22,7 +31,7 @@ def layers_of(
     layers = []
     for index, (capture, stats, heads) in enumerate(zip(captures, measured, heads_of_layers(measured), strict=True)):
         place = _place(model, index, capture)
-        expected = declared(place, yours.at(index, capture.name))
+        expected = _expected(capture, place, yours.at(index, capture.name))
         keys = int(stats.n.max()) if stats.n.numel() else 0
         layers.append(
             Layer(
@@ -34,11 +43,24 @@ def layers_of(
                 head_dim=capture.problem.q.shape[3],
                 keys=keys,
                 implementation=capture.implementation,
-                scale=audit(capture, expected),
+                scale=_audited(capture, expected),
                 head_stats=heads,
             )
         )
     return tuple(layers)
+
+
+def _expected(capture: Capture, place: LayerPlace, yours: Rule | None) -> Declared:
+    """What the layer declares. The convention 1/√d is about the vector of one position: it says nothing about vectors that run
+    along the positions, as those of channel and batch attention do."""
+    expected = declared(place, yours)
+    other_axes = capture.kind in ("channel", "batch") and expected.source == CONVENTION
+    return NO_RULE if other_axes else expected
+
+
+def _audited(capture: Capture, expected: Declared) -> ScaleAudit:
+    found = audit(capture, expected)
+    return replace(found, note=NO_CONVENTION) if expected is NO_RULE else found
 
 
 def _place(model: nn.Module, index: int, capture: Capture) -> LayerPlace:

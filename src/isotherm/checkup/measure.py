@@ -1,5 +1,7 @@
 """Run a model once under the probe and measure every softmax row of what it captured."""
 
+import copy
+import inspect
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -8,8 +10,14 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
+from isotherm.checkup.inputs import across_pictures
+from isotherm.checkup.padding import with_padding
+from isotherm.checkup.wrappers import inner
 from isotherm.ops import Problem, statistics_at
 from isotherm.probe import Capture, NotFinite, Seen, is_finite, probe
+from isotherm.probe.heads import head_count
+from isotherm.probe.kinds import with_landmarks
+from isotherm.probe.slices import merge_slices
 from isotherm.record import Unseen
 from isotherm.stats import Moments, RowStats
 
@@ -28,18 +36,29 @@ class Look(NamedTuple):
 
 
 def look(model: nn.Module, batch: Batch) -> Look:
-    """Run one forward under the probe, and a second one if there is something to look at more closely."""
+    """Run one forward under the probe, and a second one if there is something to look at more closely. The caller's grad mode
+    is kept, and no capture holds on to the graph."""
     seen, output, seconds = _look(model, batch, ())
     if seen.suspects:
         seen, output, _ = _look(model, batch, seen.suspects)
     not_finite = seen.not_finite
     if not_finite is None and not is_finite(output):
         not_finite = NotFinite("", None)
-    return Look(seen.captures, seen.unseen, not_finite, seconds)
+    captures, place = merge_slices(seen.captures, _head_counts(model, seen.captures))
+    if not_finite is not None and not_finite.capture is not None:
+        not_finite = NotFinite(not_finite.module, place[not_finite.capture])
+    captures = [across_pictures(capture, model, batch) for capture in with_landmarks(captures)]
+    return Look(with_padding(captures, model, batch), seen.unseen, not_finite, seconds)
+
+
+def _head_counts(model: nn.Module, captures: Sequence[Capture]) -> dict[str, int | None]:
+    """The number of heads that each captured module declares."""
+    modules = dict(model.named_modules())
+    return {name: head_count(modules.get(name)) for name in {capture.name for capture in captures}}
 
 
 def _look(model: nn.Module, batch: Batch, closely: Sequence[str]) -> tuple[Seen, Any, float]:
-    with torch.random.fork_rng(), torch.no_grad(), probe(model, closely) as seen:
+    with torch.random.fork_rng(), probe(model, closely) as seen:
         started = time.perf_counter()
         output = call(model, batch)
         seconds = time.perf_counter() - started
@@ -47,27 +66,44 @@ def _look(model: nn.Module, batch: Batch, closely: Sequence[str]) -> tuple[Seen,
 
 
 def call(model: nn.Module, batch: Batch) -> Any:
-    """Call the model on a batch of any of the three kinds."""
+    """Call the model on a batch of any of the three kinds. A dict that does not fit the names of the model's arguments is its
+    one argument (sentence-transformers, Lightning); the model gets a copy, since such models add to it."""
     if isinstance(batch, Tensor):
         return model(batch)
-    return model(**batch) if isinstance(batch, Mapping) else model(*batch)
+    if not isinstance(batch, Mapping):
+        return model(*batch)
+    return model(**batch) if _fits(model, (), batch) or not _fits(model, (batch,), {}) else model(copy.copy(batch))
 
 
-def measure(capture: Capture, rows: int | None = None, batch: Batch = ()) -> RowStats:
-    """Measure a captured call: every row, or `rows` rows spread evenly. Rows that `batch` marks as padding become empty."""
-    stats = statistics(capture.problem, capture.sink, rows, [capture.problem.scale])[0]
-    if capture.rows is not None:
-        kept = capture.rows if stats.rows is None else capture.rows[stats.rows]
-        stats = replace(stats, rows=kept, total_rows=capture.total)
-    return _without_padding(stats, capture, batch)
+def _fits(model: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:
+    """Whether the model's forward takes these arguments."""
+    try:
+        inspect.signature(inner(model).forward).bind(*args, **kwargs)
+    except TypeError:
+        return False
+    except ValueError:  # no signature
+        return not args
+    return True
 
 
-def statistics(problem: Problem, sink: Tensor | None, rows: int | None, scales: Sequence[float]) -> list[RowStats]:
-    """Measure a problem at each of several scales, which share one pass over the keys where they can."""
+def measure(capture: Capture, rows: int | None = None) -> RowStats:
+    """Measure a captured call: every row, or `rows` rows spread evenly. Padded rows become empty."""
+    stats = statistics(capture.problem, capture.sink, rows, [capture.problem.scale], padded=capture.padded)[0]
+    if capture.rows is None:
+        return stats
+    kept = capture.rows if stats.rows is None else capture.rows[stats.rows]
+    return replace(stats, rows=kept, total_rows=capture.total)
+
+
+def statistics(
+    problem: Problem, sink: Tensor | None, rows: int | None, scales: Sequence[float], *, padded: Tensor | None
+) -> list[RowStats]:
+    """Measure a problem at each of several scales, which share one pass over the keys where they can. Rows that are True in
+    `padded` [B, T] become empty."""
     total, chosen = problem.q.shape[2], None
     if rows is not None and rows < total:
         chosen = torch.linspace(0, total - 1, rows, device=problem.q.device).long().unique()
-    found = statistics_at(problem, scales, chosen)
+    found = [_without_padding(stats, padded) for stats in statistics_at(problem, scales, chosen)]
     return found if sink is None else [stats.with_sink(sink.view(-1, 1)) for stats in found]
 
 
@@ -79,15 +115,10 @@ def quantile(values: Tensor, fraction: float) -> float | None:
     return known.kthvalue(1 + round(fraction * (known.numel() - 1))).values.item()
 
 
-def _without_padding(stats: RowStats, capture: Capture, batch: Batch) -> RowStats:
-    if not isinstance(batch, Mapping):
+def _without_padding(stats: RowStats, padded: Tensor | None) -> RowStats:
+    if padded is None:
         return stats
-    queries = capture.problem.q.shape[2]
-    in_decoder = "decoder" in capture.name and ("decoder_input_ids" in batch or "decoder_attention_mask" in batch)
-    mask = batch.get("decoder_attention_mask" if in_decoder else "attention_mask")
-    if not isinstance(mask, Tensor) or mask.shape != (stats.rest.shape[0], queries) or bool(mask.all()):
-        return stats
-    rows = stats.rows if stats.rows is not None else torch.arange(queries)
-    real = (mask[:, rows.to(mask.device)] != 0).unsqueeze(1).to(stats.rest.device)
+    padded = padded if stats.rows is None else padded[:, stats.rows.to(padded.device)]
     moments = stats.moments
+    real = ~padded.unsqueeze(1).to(moments.count.device)
     return replace(stats, moments=Moments(moments.count * real, moments.mean, moments.m2))

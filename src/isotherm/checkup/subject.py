@@ -1,14 +1,21 @@
 """What is being checked: a model's size, precision, device and batch, and whether it looks untrained."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 
+from isotherm.checkup.inputs import contents
 from isotherm.checkup.measure import Batch
 from isotherm.checkup.weights import Weights
+from isotherm.checkup.wrappers import called, is_compiled
+from isotherm.probe import Capture
 from isotherm.record import Subject
+
+BIASES = ("bias", "beta", "b", "shift", "offset")
+GAINS = ("g", "gamma", "gain", "scale")
+"""Names of a norm's gains, which may be more than a vector (one for each head). Vectors of other names are gains too."""
 
 
 @dataclass(frozen=True)
@@ -21,27 +28,53 @@ class ModelSource:
     weights: Weights | None = None
 
 
-def subject_of(model: nn.Module, batch: Batch, source: ModelSource) -> Subject:
-    """Describe a model and its batch. The first tensor of the batch gives the number of sequences and tokens."""
-    values = list(batch.values()) if isinstance(batch, Mapping) else [batch] if isinstance(batch, Tensor) else batch
-    first = next((value for value in values if isinstance(value, Tensor)), torch.zeros(1, 0))
-    parameter = next(model.parameters(), torch.zeros(0))
+def subject_of(model: nn.Module, batch: Batch, source: ModelSource, captures: Sequence[Capture] = ()) -> Subject:
+    """Describe a model and its batch. The first tensor of the batch, and what attention saw of it, say what the batch holds."""
+    first = next(model.parameters(), torch.zeros(0))
+    real = next((parameter for parameter in model.parameters() if not parameter.is_meta), first)
+    held = contents(batch, captures)
     return Subject(
         name=source.name,
-        architecture=type(model).__name__,
+        architecture=called(model),
         origin=source.origin,
         parameters=sum(parameter.numel() for parameter in model.parameters()),
-        dtype=str(parameter.dtype).removeprefix("torch."),
-        device=str(parameter.device),
-        tokens=int(first.shape[1]) if first.dim() > 1 else 0,
-        batch=int(first.shape[0]) if first.dim() else 1,
+        dtype=str(first.dtype).removeprefix("torch."),
+        device=str(real.device),
+        tokens=held.positions,
+        batch=held.batch,
         at_initialisation=_looks_untrained(model),
+        unit=held.unit,
+        size=held.size,
+        compiled=is_compiled(model),
     )
 
 
 def _looks_untrained(model: nn.Module) -> bool:
-    """Whether every norm still has its initial gain: training moves all of them."""
+    """Whether every norm that can be read still has its initial gain, and none has counted a batch: training moves all of them.
+    False if no gain can be read."""
     norms = [module for module in model.modules() if "norm" in type(module).__name__.lower()]
-    weights = [getattr(norm, "weight", None) for norm in norms]
-    gains = [w.detach() for w in weights if isinstance(w, Tensor) and w.dim() == 1 and not w.is_meta]
+    if any(bool(count) for norm in norms if (count := getattr(norm, "num_batches_tracked", None)) is not None):
+        return False
+    gains = [gain for norm in norms for gain in _gains(norm)]
     return bool(gains) and all(bool(gain.eq(1).all() or gain.eq(0).all()) for gain in gains)
+
+
+def _gains(norm: nn.Module) -> Iterator[Tensor]:
+    """The gains of a norm, whatever their names: its own vectors that are no biases."""
+    for name, parameter in norm.named_parameters(recurse=False):
+        if name in BIASES or not (parameter.dim() == 1 or name in GAINS):
+            continue
+        value = _offloaded(norm, name) if parameter.is_meta else parameter.detach()
+        if value is not None and value.numel() and not value.is_meta:
+            yield value.to_local() if hasattr(value, "to_local") else value
+
+
+def _offloaded(module: nn.Module, name: str) -> Tensor | None:
+    """A parameter that accelerate keeps elsewhere until the forward needs it; None if it is not found."""
+    hook = getattr(module, "_hf_hook", None)
+    for one in getattr(hook, "hooks", (hook,)):
+        kept = getattr(one, "weights_map", None)
+        if kept is not None and name in kept:
+            value = kept[name]
+            return value if isinstance(value, Tensor) else None
+    return None

@@ -56,6 +56,7 @@ FREEZING = Text(
     "logits 标准差超过 √(2 ln n) 时，高斯 logits 的 softmax 冻结（随机能量模型，Derrida 1981）。",
 )
 FINITE = Text("Any NaN or Inf is one too many.", "出现任何 NaN 或 Inf 都不应该。")
+SEPARATE = Text("The members of a batch are separate inputs.", "批次中的各个成员是彼此独立的输入。")
 SEEN = Text("What was not seen was not checked.", "没有看到的，就没有检查。")
 LOADED = Text("What was not loaded was not checked.", "没有加载的，就没有检查。")
 APART = Threshold(

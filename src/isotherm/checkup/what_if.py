@@ -36,10 +36,11 @@ def replay(capture: Capture, rules: Sequence[Rule], index: int, rows: int | None
     under = [_under(capture, rule, index) for rule in rules]
     rescaled = [i for i, (problem, sink) in enumerate(under) if _only_rescaled(capture, problem, sink)]
     scales = [under[i][0].scale for i in rescaled]
-    found = dict(zip(rescaled, statistics(capture.problem, capture.sink, rows, scales), strict=True))
+    measured = statistics(capture.problem, capture.sink, rows, scales, padded=capture.padded)
+    found = dict(zip(rescaled, measured, strict=True))
     for i, (problem, sink) in enumerate(under):
         if i not in found:
-            found[i] = statistics(problem, sink, rows, [problem.scale])[0]
+            found[i] = statistics(problem, sink, rows, [problem.scale], padded=capture.padded)[0]
     return [summarise(index, found[i]) for i in range(len(rules))]
 
 

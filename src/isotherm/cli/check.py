@@ -94,7 +94,7 @@ def _record(options: CheckOptions, spec: str | None) -> CheckRecord:
         return read_report(Path(spec))
     from isotherm.checkup.batch import make_batch, read_text
     from isotherm.checkup.declarations import from_words, read_declared
-    from isotherm.checkup.examine import examine
+    from isotherm.checkup.examine import examine, without_gradients
     from isotherm.checkup.given import check_arguments, prepare
     from isotherm.checkup.load import load
     from isotherm.checkup.subject import ModelSource
@@ -115,17 +115,19 @@ def _record(options: CheckOptions, spec: str | None) -> CheckRecord:
         else:
             with named(batch=loaded.origin):
                 batch = prepare(loaded, loaded.batch)
-        record, _ = examine(
-            loaded.model,
-            batch,
-            ModelSource(loaded.name, loaded.origin, loaded.weights),
-            declared=declared,
-            what_if=rules,
-            compare=not options.one_implementation,
-            context=options.context,
-            rows=options.rows,
-            detail=True,
-            progress=told,
+        record, _ = without_gradients(
+            lambda: examine(
+                loaded.model,
+                batch,
+                ModelSource(loaded.name, loaded.origin, loaded.weights),
+                declared=declared,
+                what_if=rules,
+                compare=not options.one_implementation,
+                context=options.context,
+                rows=options.rows,
+                detail=True,
+                progress=told,
+            )
         )
     return record
 

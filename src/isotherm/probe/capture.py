@@ -76,6 +76,7 @@ class Capture:
     - `rows`, `total`: which rows were kept, and of how many; None if all were.
     - `affine`: False if the logits are no affine function of q·k, None if they were not made of one q·k that is known. Then the
       problem holds them as its bias, beside q·k times 0.
+    - `padded` [B, T]: True where the query is padding. None if no query is known to be.
     """
 
     name: str
@@ -90,3 +91,4 @@ class Capture:
     rows: Tensor | None = None
     total: int | None = None
     affine: bool | None = True
+    padded: Tensor | None = None

@@ -1,5 +1,5 @@
 """Split a mask as models write it (bool, 0 and −inf, 0 and the smallest number, −10000, mixed with a bias) into the keys that
-are visible and the bias that is added."""
+are visible and the bias that is added; and find the padding that a mask hides."""
 
 from collections.abc import Callable
 from typing import NamedTuple
@@ -7,6 +7,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 from torch.utils.weak import WeakTensorKeyDictionary
+
+from isotherm.ops import Visibility
 
 NEVER = -1e4
 """An added number below this hides its key: e^-10000 is 0 in every precision."""
@@ -67,3 +69,38 @@ def _split(mask: Tensor, coefficient: float) -> Terms:
         if lowest <= TWO_VALUED and bool(((rest == lowest) | (rest == 0)).all()):
             hidden, rest = rest == lowest, torch.zeros((), dtype=rest.dtype, device=rest.device)
     return Terms(~hidden if hidden.any() else None, rest if bool((rest != 0).any()) else None)
+
+
+ENTRIES_AT_ONCE = 1 << 22
+"""Mask entries read at once when padding is looked for."""
+
+
+def padded_keys(seen: Visibility) -> Tensor | None:
+    """The keys that no query of their sequence may see, in any head, bool [B, S]. None if there is no mask over keys."""
+    mask = seen.mask
+    if mask is None or mask.shape[-1] != seen.keys or not len(seen.positions):
+        return None
+    if not seen.causal and seen.window is None:
+        return ~mask.any(1).any(1)
+    step = max(1, ENTRIES_AT_ONCE // (mask.shape[0] * mask.shape[1] * max(1, seen.keys)))
+    rows = torch.arange(len(seen.positions), device=mask.device)
+    return ~torch.stack([seen.take(block).matrix().any(1).any(1) for block in rows.split(step)]).any(0)
+
+
+def padded_positions(seen: Visibility) -> Tensor | None:
+    """The positions of self-attention that are padding, bool [B, S], or None if there are none.
+
+    A position is padding if no query of its sequence may see its key. Causality and windows hide no key from the query at its
+    own position, so what they hide is not padding. A mask that hides other positions from themselves too (strict causality,
+    which hides the last key from all queries) says nothing about padding; such a sequence has none. Packed sequences see
+    themselves, so they have none either.
+    """
+    if len(seen.positions) != seen.keys or not seen.keys or seen.position_list[0] != 0:
+        return None
+    hidden, mask = padded_keys(seen), seen.mask
+    if hidden is None or mask is None:
+        return None
+    if mask.shape[2] > 1:
+        seen_by_itself = mask.any(1).diagonal(dim1=1, dim2=2)
+        hidden &= (seen_by_itself | hidden).all(-1, keepdim=True)
+    return hidden if bool(hidden.any()) else None

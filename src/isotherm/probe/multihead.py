@@ -12,15 +12,17 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from isotherm.probe import nested
 from isotherm.probe.capture import Capture, Factor, HeadLayout
-from isotherm.probe.masks import Terms
+from isotherm.probe.masks import Terms, padded_positions
 from isotherm.probe.parts import names_of, parts_among
 from isotherm.probe.session import Call, Session
 from isotherm.record import Kind
 
 
 class Inputs(NamedTuple):
-    """The inputs of one call: query [B, T, E], key [B, S, E], and masks in which True, or −inf, hides a key."""
+    """The inputs of one call: query [B, T, E], key [B, S, E], and masks in which True, or −inf, hides a key. `padded` [B, T] is
+    True where the query is known to be padding."""
 
     query: Tensor
     key: Tensor
@@ -33,6 +35,7 @@ class Inputs(NamedTuple):
     zero_key: bool
     attn_mask: Tensor | None
     key_padding_mask: Tensor | None
+    padded: Tensor | None = None
 
 
 def look_at_module(session: Session, module: nn.MultiheadAttention, args: Any, kwargs: Any) -> None:
@@ -40,10 +43,10 @@ def look_at_module(session: Session, module: nn.MultiheadAttention, args: Any, k
     given = inspect.signature(nn.MultiheadAttention.forward).bind(module, *args, **kwargs).arguments
     query, key = given["query"], given["key"]
     same = query is key
-    padding = given.get("key_padding_mask")
+    padding, padded = given.get("key_padding_mask"), None
     if query.is_nested:
-        query, padding = _padded(query)
-        key = query
+        query, padded = nested.padded(query)
+        key, padding = (query, padded) if same else nested.padded(key)
     elif query.dim() == 2:
         query, key = query.unsqueeze(0), key.unsqueeze(0)
         padding = None if padding is None else padding.unsqueeze(0)
@@ -52,7 +55,7 @@ def look_at_module(session: Session, module: nn.MultiheadAttention, args: Any, k
     weights = _weights(module.in_proj_weight, module.q_proj_weight, module.k_proj_weight)
     inputs = Inputs(
         query, key, module.num_heads, *weights, *_biases(module.in_proj_bias),
-        module.bias_k, module.add_zero_attn, given.get("attn_mask"), padding,
+        module.bias_k, module.add_zero_attn, given.get("attn_mask"), padding, padded,
     )  # fmt: skip
     name = session.frames.name_of(module)
     _capture(session, inputs, (name, type(module).__name__), names_of(module, name), "self" if same else "cross")
@@ -63,7 +66,7 @@ def look_at_layer(session: Session, layer: nn.TransformerEncoderLayer, args: Any
     given = inspect.signature(nn.TransformerEncoderLayer.forward).bind(layer, *args, **kwargs).arguments
     src, padding, attention = given["src"], given.get("src_key_padding_mask"), layer.self_attn
     if src.is_nested:
-        src, padding = _padded(src)
+        src, padding = nested.padded(src)
     if layer.norm_first:
         src = F.layer_norm(src, layer.norm1.normalized_shape, layer.norm1.weight, layer.norm1.bias, layer.norm1.eps)
     options = {"attn_mask": given.get("src_mask"), "key_padding_mask": padding}
@@ -86,13 +89,6 @@ def look_at_function(session: Session, args: Any, kwargs: Any) -> None:
     top = session.frames.top
     subject, known = (("", ""), {}) if top is None else ((top.name, top.kind), names_of(top.module, top.name))
     _capture(session, inputs, subject, known, "self" if same else "cross")
-
-
-def _padded(nested: Tensor) -> tuple[Tensor, Tensor]:
-    """A nested tensor as a padded one, and a mask that is True where there is padding."""
-    lengths = torch.tensor([len(sequence) for sequence in nested.unbind()], device=nested.device)
-    padded = nested.to_padded_tensor(0.0)
-    return padded, torch.arange(padded.shape[1], device=nested.device) >= lengths.unsqueeze(-1)
 
 
 def _weights(packed: Tensor | None, q: Tensor | None, k: Tensor | None) -> tuple[Tensor, Tensor]:
@@ -125,9 +121,12 @@ def _capture(session: Session, inputs: Inputs, subject: tuple[str, str], known: 
         terms &= _term(session, inputs.key_padding_mask.unsqueeze(1), (batch, 1), beyond)
     scale = 1 / sqrt(q.shape[-1])
     problem = Call("multi-head", q, k, scale, None, terms).problem()
+    padded = inputs.padded
+    if padded is None and what == "self":
+        padded = padded_positions(problem.visibility)
     q_factor = _factor(known, heads, inputs.q_weight, inputs.q_bias)
     k_factor = _factor(known, heads, inputs.k_weight, inputs.k_bias)
-    session.add(Capture(*subject, what, "multi-head", problem, None, None, q_factor, k_factor))
+    session.add(Capture(*subject, what, "multi-head", problem, None, None, q_factor, k_factor, padded=padded))
 
 
 def _factor(known: dict[int, str], heads: int, weight: Tensor, bias: Tensor | None) -> Factor:

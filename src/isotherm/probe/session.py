@@ -16,8 +16,8 @@ from isotherm.probe.capture import Capture
 from isotherm.probe.finite import is_finite
 from isotherm.probe.frames import Frame, Frames
 from isotherm.probe.keep import Keeper, storage_of
-from isotherm.probe.kinds import kind_of
-from isotherm.probe.masks import Masks, Terms
+from isotherm.probe.kinds import has_one_input, kind_of
+from isotherm.probe.masks import Masks, Terms, padded_positions
 from isotherm.probe.owner import sessions_here
 from isotherm.probe.reasons import ELSEWHERE, FAILED, KERNEL, MISMATCH, NO_SOFTMAX, OPAQUE
 from isotherm.record import Severity, Unseen
@@ -51,7 +51,7 @@ class Seen:
 @dataclass(frozen=True)
 class Call:
     """An attention call as an adapter understood it: q [B, Hq, T, D], k [B, Hkv, S, D]. If the multiplier of q·k is not one
-    number, q contains it, and `traced_q` is q without it. `rows`, `total` and `affine` are those of a `Capture`."""
+    number, q contains it, and `traced_q` is q without it. `rows`, `total`, `affine` and `padded` are those of a `Capture`."""
 
     implementation: str
     q: Tensor
@@ -65,6 +65,7 @@ class Call:
     softcap: float | None = None
     sink: Tensor | None = None
     traced_q: Tensor | None = None
+    padded: Tensor | None = None
     rows: Tensor | None = None
     total: int | None = None
     affine: bool | None = True
@@ -221,11 +222,14 @@ class Session:
         q_factor, q_source = factors.trace(call.q if call.traced_q is None else call.traced_q, around)
         k_factor, k_source = factors.trace(call.k, around)
         what = kind_of(problem, name, around, module, (q_source, k_source))
+        padded = call.padded
+        if padded is None and what == "self" and (call.causal or has_one_input(around, (q_source, k_source))):
+            padded = padded_positions(problem.visibility)
         sink = None if call.sink is None else call.sink.detach().flatten()
         self.add(
             Capture(
                 name, kind, what, call.implementation, problem, sink, call.passed, q_factor, k_factor,
-                rows=call.rows, total=None if call.rows is None else call.total, affine=call.affine,
+                rows=call.rows, total=None if call.rows is None else call.total, affine=call.affine, padded=padded,
             )
         )  # fmt: skip
         return True

@@ -9,7 +9,8 @@ SCHEMA = "isotherm.check/1"
 
 State = Literal["balanced", "saturated", "diffuse", "sink", "invalid", "empty"]
 Severity = Literal["error", "warning", "note"]
-Kind = Literal["self", "cross"]
+Unit = Literal["tokens", "patches", "frames", "positions"]
+Kind = Literal["self", "cross", "channel", "batch", "landmark"]
 
 
 @dataclass(frozen=True)
@@ -116,7 +117,11 @@ class Advice:
 
 @dataclass(frozen=True)
 class Layer:
-    """One attention layer. `keys` is the largest number of visible keys a row had."""
+    """One attention layer. `keys` is the largest number of visible keys a row had.
+
+    `kind` says what it attends over: its own sequence (self), another one (cross), the channels of a head (channel), the
+    members of the batch (batch), or by way of a few landmarks pooled from the sequence (landmark).
+    """
 
     index: int
     name: str
@@ -204,8 +209,20 @@ class Comparison:
 
 
 @dataclass(frozen=True)
+class NotCompared:
+    """An implementation that the model was not compared under, though it offers a choice, and why."""
+
+    implementation: str
+    why: Text
+
+
+@dataclass(frozen=True)
 class Subject:
-    """What was checked. `origin` says where the weights came from."""
+    """What was checked. `origin` says where the weights came from.
+
+    `tokens` is the number of positions of each member of the batch, and `unit` what they are. `size` is the height and width
+    of a picture, or the length of a sound. `compiled`: the model or a part of it is compiled, and was checked uncompiled.
+    """
 
     name: str
     architecture: str
@@ -216,6 +233,9 @@ class Subject:
     tokens: int
     batch: int
     at_initialisation: bool
+    unit: Unit = "tokens"
+    size: tuple[int, ...] = ()
+    compiled: bool = False
 
 
 @dataclass(frozen=True)
@@ -242,3 +262,4 @@ class CheckRecord:
     unseen: tuple[Unseen, ...]
     cost: Cost
     context: Context | None = None
+    not_compared: tuple[NotCompared, ...] = ()

@@ -36,9 +36,7 @@ _RULE_HEADS = (
     Text("Max logit", "最大 logit"),
 )
 _TITLE = Text("Attention check-up: {name}", "注意力体检：{name}")
-_SHAPE = Text(
-    "{layers} layers × {heads} heads, {tokens} tokens, {how}", "{layers} 层 × {heads} 头，{tokens} 个词元，{how}"
-)
+_SHAPE = Text("{layers} layers × {heads} heads, {amount}, {how}", "{layers} 层 × {heads} 头，{amount}，{how}")
 _ALL_AGREE = Text("Scale: all {n} layers use the scale they declare.", "缩放：全部 {n} 层所用的缩放与声明一致。")
 _UNKNOWN = Text("Layers that could not be audited: {n}.", "无法审计的层数：{n}。")
 _DIFFER = Text(
@@ -47,6 +45,7 @@ _DIFFER = Text(
 _WHAT_IF = Text("What if another rule were used (medians over layers)", "假如换一条规则（各层中位数）")
 _MORE = Text("… and {n} more.", "…… 另有 {n} 条。")
 _UNSEEN = Text("Attention that could not be looked into ({n}): {names}", "未能观察的注意力模块（{n} 个）：{names}")
+_NOT_COMPARED = Text("Not compared with {name}: {why}", "未与 {name} 比较：{why}")
 _DISAGREE = Text("Implementations disagree: {pairs}", "实现不一致：{pairs}")
 
 
@@ -75,14 +74,15 @@ def to_markdown(record: CheckRecord, language: Language) -> str:
     shape = _SHAPE.format(
         layers=len(record.layers),
         heads=summary.widest(record),
-        tokens=digits.thousands(record.model.tokens),
+        amount=vocabulary.amount(record.model),
         how=summary.how_got(record),
     )
+    facts = [shape, vocabulary.COMPILED] if record.model.compiled else [shape]
     severity = summary.verdict_severity(record)
     glyph = "✔" if severity is None else vocabulary.SEVERITY_GLYPHS[severity]
     blocks = [
         f"### {_TITLE.format(name=escaped(record.model.name, 80)).to(language)}",
-        f"**{glyph} {summary.verdict(record).to(language)}** · {shape.to(language)}",
+        f"**{glyph} {summary.verdict(record).to(language)}** · {' · '.join(fact.to(language) for fact in facts)}",
         *_findings(record, language),
         *_audit(record, language),
         *_what_if(record, language),
@@ -153,6 +153,9 @@ def _rest(record: CheckRecord, language: Language) -> list[str]:
     if apart := [comparison.implementations for comparison in record.comparisons if not comparison.agree]:
         pairs = ", ".join(f"{escaped(first, 40)} ≠ {escaped(second, 40)}" for first, second in apart[:MOST_LAYERS])
         blocks.append(_DISAGREE.format(pairs=pairs).to(language))
+    for skipped in record.not_compared:
+        why = Text(escaped(skipped.why.en), escaped(skipped.why.zh))
+        blocks.append(_NOT_COMPARED.format(name=escaped(skipped.implementation, 40), why=why).to(language))
     if record.unseen:
         names = ", ".join(escaped(module.name, 80) for module in record.unseen[:5])
         names += " …" if len(record.unseen) > 5 else ""

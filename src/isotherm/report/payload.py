@@ -14,7 +14,7 @@ from isotherm.language import Text
 from isotherm.printable import printable
 from isotherm.record import CheckRecord, HeadStats, Layer, Spread, WhatIfLayer
 from isotherm.report import summary, vocabulary
-from isotherm.report.digits import compact, magnitude, thousands
+from isotherm.report.digits import compact, magnitude
 from isotherm.report.summary import LayerSummary
 
 MANY_HEADS = 4096
@@ -56,6 +56,7 @@ def payload(record: CheckRecord, room: int) -> dict[str, Any]:
         "layers": [_layer(line, texts) for line in layers],
         "heads": columns_of([head for line in layers for head in line.layer.head_stats]),
         "comparisons": [_comparison(comparison, texts) for comparison in record.comparisons[:100]],
+        "not_compared": [[printable(one.implementation, 60), texts.add(one.why)] for one in record.not_compared[:100]],
         "unseen": [[texts.add(it.name), texts.add(it.module), texts.add(it.why)] for it in record.unseen[:100]],
     }
     left = max(room - size_of(base), 0)
@@ -100,8 +101,8 @@ def _base(record: CheckRecord, texts: Texts) -> dict[str, Any]:
             "dtype": printable(model.dtype, 40),
             "device": printable(model.device, 40),
             "parameters": magnitude(model.parameters),
-            "tokens": thousands(model.tokens),
-            "batch": thousands(model.batch),
+            "amount": texts.add(vocabulary.amount(model)),
+            "compiled": model.compiled,
             "at_initialisation": model.at_initialisation,
             "layers": len(record.layers),
             "heads": summary.widest(record),
@@ -147,7 +148,7 @@ def _layer(line: LayerSummary, texts: Texts) -> dict[str, Any]:
     return {
         "index": layer.index,
         "name": printable(layer.name, 120),
-        "kind": layer.kind,
+        "kind": texts.add(vocabulary.KINDS[layer.kind]),
         "shape": [len(layer.head_stats), layer.kv_heads, layer.head_dim, layer.keys],
         "ids": _irregular(layer),
         "implementation": texts.add(layer.implementation, 60),

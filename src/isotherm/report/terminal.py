@@ -36,7 +36,6 @@ _WORST_ONLY = Text(
     "以下是最值得一看的 {shown} 层；其余 {hidden} 层见报告。",
 )
 _SHAPE = Text("{layers} layers × {heads} heads", "{layers} 层 × {heads} 头")
-_TOKENS = Text("{tokens} tokens", "{tokens} 个词元")
 _PARAMETERS = Text("{n} parameters", "{n} 参数")
 _AT_INITIALISATION = Text("at initialisation", "初始化状态")
 _FACTOR = Text(
@@ -74,6 +73,10 @@ _AGREE = Text(
     "{first} and {second} agree: {statistic} differs by at most {difference} (allowed {tolerance})",
     "{first} 与 {second} 一致：{statistic} 至多相差 {difference}（容许 {tolerance}）",
 )
+_SAME = Text("{first} and {second} agree: every statistic is the same", "{first} 与 {second} 一致：各统计量完全相同")
+_NOT_COMPARED = Text("{name} was not compared: {why}", "未与 {name} 比较：{why}")
+_KIND = Text("layer {layers}: attention {kind}", "第 {layers} 层：{kind}")
+_KINDS = Text("layers {layers}: attention {kind}", "第 {layers} 层：{kind}")
 _DISAGREE = Text(
     "{first} and {second} disagree at {place}: {statistic} differs by {difference} (allowed {tolerance})",
     "{first} 与 {second} 在{place}不一致：{statistic} 相差 {difference}（容许 {tolerance}）",
@@ -96,11 +99,13 @@ def show(record: CheckRecord, console: Console, language: Language) -> None:
         console.print(head_map(record, lines, language, console))
         heading(console, _LAYERS, language, note)
         console.print(_layer_table(lines, language))
+        for said in _kind_lines(record):
+            indented(console, Styled(said.to(language), style="dim"))
     if record.what_if:
         heading(console, _WHAT_IF, language)
         console.print(_what_if_table(record, language))
     _advice(record, console, language)
-    if record.comparisons:
+    if record.comparisons or record.not_compared:
         heading(console, _IMPLEMENTATIONS, language)
         for line in _comparison_lines(record, language):
             indented(console, line)
@@ -119,12 +124,14 @@ def _title(record: CheckRecord, console: Console, language: Language) -> None:
         printable(model.architecture, 60),
         _SHAPE.format(layers=len(record.layers), heads=summary.widest(record)).to(language),
         _PARAMETERS.format(n=digits.magnitude(model.parameters)).to(language),
-        _TOKENS.format(tokens=digits.thousands(model.tokens)).to(language),
+        vocabulary.amount(model).to(language),
         f"{printable(model.dtype, 20)} · {printable(model.device, 20)}",
         summary.how_got(record).to(language),
     ]
     if model.at_initialisation:
         facts.append(_AT_INITIALISATION.to(language))
+    if model.compiled:
+        facts.append(vocabulary.COMPILED.to(language))
     severity = summary.verdict_severity(record)
     glyph, style = ("✔", "bold green") if severity is None else _sign(severity)
     console.print(Styled(printable(model.name, 120), style="bold"))
@@ -248,10 +255,11 @@ def _what_if_table(record: CheckRecord, language: Language) -> Table:
 
 
 def _comparison_lines(record: CheckRecord, language: Language) -> Iterator[Styled]:
-    """One line per pair of implementations: whether they agree and, if not, where."""
+    """One line per pair of implementations: whether they agree and, if not, where; then what was not compared."""
     for comparison in record.comparisons:
         first, second = (printable(name, 30) for name in comparison.implementations)
-        sentence = (_AGREE if comparison.agree else _DISAGREE).format(
+        agree = _AGREE if comparison.difference else _SAME
+        sentence = (agree if comparison.agree else _DISAGREE).format(
             first=first,
             second=second,
             place=vocabulary.place(comparison.layer, None),
@@ -261,3 +269,16 @@ def _comparison_lines(record: CheckRecord, language: Language) -> Iterator[Style
         )
         glyph, style = ("✓", "green") if comparison.agree else ("✗", "bold red")
         yield Styled.assemble((f"{glyph} ", style), sentence.to(language))
+    for skipped in record.not_compared:
+        why = Text(printable(skipped.why.en, 300), printable(skipped.why.zh, 300))
+        sentence = _NOT_COMPARED.format(name=printable(skipped.implementation, 30), why=why)
+        yield Styled.assemble(("? ", "yellow"), sentence.to(language))
+
+
+def _kind_lines(record: CheckRecord) -> Iterator[Text]:
+    """Which layers attend over something else than a sequence."""
+    for kind in ("channel", "batch", "landmark"):
+        layers = [str(layer.index) for layer in record.layers if layer.kind == kind]
+        shown = ", ".join(layers[:FEW_FINDINGS]) + (" …" if len(layers) > FEW_FINDINGS else "")
+        if layers:
+            yield (_KIND if len(layers) == 1 else _KINDS).format(layers=shown, kind=vocabulary.KINDS[kind])

@@ -3,7 +3,8 @@
 from typing import Final
 
 from isotherm.language import Text
-from isotherm.record import Severity, State
+from isotherm.record import Kind, Severity, State, Subject
+from isotherm.report import digits
 
 STATES: Final[dict[State, Text]] = {
     "balanced": Text("balanced", "均衡"),
@@ -33,6 +34,21 @@ _COUNTED: Final[dict[Severity, tuple[Text, Text]]] = {
     "warning": (Text("1 warning", "1 个警告"), Text("{n} warnings", "{n} 个警告")),
     "note": (Text("1 note", "1 条提示"), Text("{n} notes", "{n} 条提示")),
 }
+KINDS: Final[dict[Kind, Text]] = {
+    "self": Text("self", "自注意力"),
+    "cross": Text("cross", "交叉注意力"),
+    "channel": Text("over channels", "通道注意力"),
+    "batch": Text("across the batch", "跨批次注意力"),
+    "landmark": Text("by landmarks", "地标注意力"),
+}
+COMPILED: Final = Text("compiled; checked uncompiled", "已编译；以未编译方式检查")
+_ONE_PICTURE: Final = Text("1 picture {size}", "1 张 {size} 的图像")
+_PICTURES: Final = Text("{batch} pictures {size}", "{batch} 张 {size} 的图像")
+_ONE_SOUND: Final = Text("1 sound of length {size}", "1 段长度为 {size} 的声音")
+_SOUNDS: Final = Text("{batch} sounds of length {size}", "{batch} 段长度为 {size} 的声音")
+_WITH_POSITIONS: Final = Text("{what} ({n} positions)", "{what}（{n} 个位置）")
+_TOKENS: Final = Text("1 token", "1 个词元"), Text("{n} tokens", "{n} 个词元")
+_POSITIONS: Final = Text("1 position", "1 个位置"), Text("{n} positions", "{n} 个位置")
 AS_IS: Final = Text("as is", "现状")
 EXACT: Final = Text("exact", "精确")
 SAMPLED: Final = Text(
@@ -70,3 +86,18 @@ def place(layer: int | None, head: int | None) -> Text:
 def rule_name(rule: str) -> Text:
     """A rule by the name of `isotherm rules`; only «as is» is translated."""
     return AS_IS if rule == "as is" else Text(rule, rule)
+
+
+def amount(model: Subject) -> Text:
+    """What the model was given: «2 × 17 tokens», «1 picture 224 × 224 (197 positions)», «1 sound of length 16,000»."""
+    batch, positions = digits.thousands(model.batch), digits.thousands(model.tokens)
+    if model.size and model.unit in ("patches", "frames"):
+        one, several = (_ONE_PICTURE, _PICTURES) if model.unit == "patches" else (_ONE_SOUND, _SOUNDS)
+        what = (one if model.batch == 1 else several).format(
+            batch=batch, size=" × ".join(map(digits.thousands, model.size[:2]))
+        )
+        return _WITH_POSITIONS.format(what=what, n=positions) if model.tokens else what
+    one, several = _TOKENS if model.unit == "tokens" else _POSITIONS
+    if model.batch == model.tokens == 1:
+        return one
+    return several.format(n=positions if model.batch == 1 else f"{batch} × {positions}")

@@ -40,6 +40,7 @@ def held_out_loss(learner: Learner, feed: Feed, most: int) -> tuple[float, float
     return lost / tokens, hit / tokens
 
 
+@torch.no_grad()
 def gates(model: nn.Module, batch: Batch, device: torch.device) -> Gates | None:
     """The gates on a few examples, seen by a probe; None for a model without softmax rows."""
     batch = _few(batch).to(device)

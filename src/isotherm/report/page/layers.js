@@ -8,7 +8,7 @@ function buildLayers() {
     const frozen = sigma !== null && layer.critical !== null && sigma > layer.critical;
     return el("tr", {},
       el("th", { scope: "row" }, String(layer.index)), el("td", {}, name(layer.name)),
-      el("td", {}, t(layer.kind === "cross" ? "kind_cross" : "kind_self")), el("td", {}, name(say(layer.implementation))),
+      el("td", {}, say(layer.kind)), el("td", {}, name(say(layer.implementation))),
       el("td", { class: "number" }, `${heads}, ${kv}, ${dim}, ${thousands(keys)}`),
       el("td", { class: frozen ? "number bad" : "number" }, num(sigma)), cell(layer.critical), cell(fraction), cell(gate10, 2),
       el("td", { class: "number gauge" }, num(gate50), barPicture(gate50, `${t("gate_p50")} ${num(gate50)}`)), cell(most));
@@ -45,13 +45,14 @@ function adviceList() {
 }
 
 function buildComparisons() {
-  if (!data.comparisons.length) return null;
+  if (!data.comparisons.length && !data.not_compared.length) return null;
   const rows = data.comparisons.map(([first, second, layer, statistic, difference, tolerance, agree]) => el("tr", {},
-    el("th", { scope: "row" }, name(say(first)), " · ", name(say(second))), el("td", {}, name(say(statistic))),
+    el("th", { scope: "row" }, name(say(first)), " · ", name(say(second))), el("td", {}, difference ? name(say(statistic)) : "–"),
     el("td", { class: "number" }, layer === null ? "–" : String(layer)), cell(difference, 2), cell(tolerance, 2),
     el("td", { class: agree ? "good" : "bad" }, agree ? `✓ ${t("yes")}` : `✗ ${t("no")}`)));
   const heads = [[t("pair")], [t("statistic")], [t("layer"), "number"], [t("difference"), "number"], [t("tolerance"), "number"], [t("agrees")]];
-  return section("implementations", t("implementations"), t("implementations_lead"), table(t("implementations"), heads, rows));
+  return section("implementations", t("implementations"), t("implementations_lead"), rows.length > 0 && table(t("implementations"), heads, rows),
+    data.not_compared.map(([which, why]) => el("p", { class: "quiet" }, t("not_compared", { name: which, why: say(why) }))));
 }
 
 function buildUnseen() {
@@ -73,7 +74,7 @@ function buildMethod() {
   const { left_out: left, cost: [seconds, model, peak] } = data;
   const how = say(data.how_got);
   return section("method", t("method"), null, el("ul", { class: "method" },
-    [t("method_exact", { how, tokens: data.model.tokens }), t("method_gate"), t("method_theory"), t("method_digits", { n: left.packed ? 3 : 4 }),
+    [t("method_exact", { how, amount: say(data.model.amount) }), t("method_gate"), t("method_theory"), t("method_digits", { n: left.packed ? 3 : 4 }),
       left.details > 0 && t("method_left", { n: thousands(left.details) })].filter(Boolean).map((text) => el("li", {}, text))),
     el("dl", { class: "facts" },
       el("div", {}, el("dt", {}, t("cost")), el("dd", {}, t("cost_line", { seconds: num(seconds), model: num(model), peak: num(peak) }))),

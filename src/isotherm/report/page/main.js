@@ -23,10 +23,10 @@ function buildHero() {
     [t("fact_architecture"), name(model.architecture, "span")],
     [t("fact_shape"), `${model.layers} × ${model.heads}`],
     [t("fact_parameters"), model.parameters],
-    [t("fact_batch"), t("fact_batch_value", { tokens: model.tokens, batch: model.batch })],
+    [t("fact_batch"), say(model.amount)],
     [t("fact_precision"), name(`${model.dtype}, ${model.device}`, "span")],
     [t("fact_rows"), say(data.how_got)],
-    [t("fact_weights"), [name(model.origin, "span"), model.at_initialisation && ` (${t("at_initialisation")})`]],
+    [t("fact_weights"), [name(model.origin, "span"), model.at_initialisation && ` (${t("at_initialisation")})`, model.compiled && `; ${t("compiled")}`]],
     [t("fact_created"), name(data.created.replace("T", " ").slice(0, 16), "span")],
   ];
   return el("div", { class: "hero" },
