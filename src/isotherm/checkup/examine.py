@@ -9,6 +9,7 @@ from datetime import UTC, datetime
 from torch import nn
 
 from isotherm.checkup.advice import context_of
+from isotherm.checkup.curve import with_curves
 from isotherm.checkup.findings import about_output, findings, gravest_first, naming_weights
 from isotherm.checkup.heads import with_detail
 from isotherm.checkup.implementations import compare_implementations
@@ -54,6 +55,10 @@ def examine(
     progress(Text("comparing implementations", "比较不同实现"), 0.5)
     comparisons = compare_implementations(model, batch, rows, layers) if compare else ()
     replayed = _what_if(captures, measured, rules, rows, progress)
+    if detail:
+        layers = with_curves(
+            layers, captures, measured, lambda what, layer: progress(what, 0.8 + 0.2 * layer / len(captures))
+        )
     found = [
         *about_weights(model, layers, source.weights),
         *about_output(layers, not_finite),
@@ -88,7 +93,7 @@ def _what_if(
     replayed = []
     for index, capture in enumerate(captures):
         doing = Text("what if, {name}", "假如，{name}").format(name=capture.name)
-        progress(doing, 0.6 + 0.4 * index / len(captures))
+        progress(doing, 0.6 + 0.2 * index / len(captures))
         replayed.append(replay(capture, [rule for _, rule in rules], index, rows))
     as_is = WhatIf("as is", tuple(summarise(index, stats) for index, stats in enumerate(measured)))
     return as_is, *(WhatIf(text, tuple(layer[i] for layer in replayed)) for i, (text, _) in enumerate(rules))
