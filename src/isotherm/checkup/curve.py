@@ -21,7 +21,6 @@ from statistics import median
 import torch
 from torch import Tensor
 
-from isotherm.checkup.measure import quantile
 from isotherm.language import Text
 from isotherm.ops import Problem, statistics_at
 from isotherm.probe import Capture
@@ -144,8 +143,11 @@ def _by_head(table: Tensor) -> list[list[float | None]]:
 
 
 def _over_heads(values: Tensor) -> list[float | None]:
-    """At each factor the median over all heads and rows, from values [B, factor · head, R]."""
-    return [quantile(at, 0.5) for at in values.unflatten(1, (len(FACTORS), -1)).unbind(1)]
+    """At each factor the median over all heads and rows, from values [B, factor · head, R], as `quantile` picks it."""
+    ordered = values.unflatten(1, (len(FACTORS), -1)).movedim(1, 0).flatten(1).sort(-1).values  # NaN comes last
+    known = (~ordered.isnan()).sum(-1, keepdim=True)
+    middle = ((known - 1).clamp(min=0) * 0.5).round().long()
+    return [finite(x) for x in ordered.gather(-1, middle).squeeze(-1).tolist()]
 
 
 def _middle(values: Numbers) -> float | None:

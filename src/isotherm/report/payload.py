@@ -52,7 +52,7 @@ def payload(record: CheckRecord, room: int) -> dict[str, Any]:
     """Everything the page shows, in at most about `room` bytes."""
     texts = Texts()
     base = _base(record, texts)
-    layers = _layers_within(record, room * 13 // 16)
+    layers = _layers_within(record, room * 27 // 32)
     base |= {
         "layers": [_layer(line, texts) for line in layers],
         "heads": columns_of([head for line in layers for head in line.layer.head_stats]),

@@ -56,10 +56,10 @@ function factorSlider(id, said_, changed) {
 
 const readings = (curve, i) => `${t("curve_gate", { value: num(curve.gate[i], 2) })} · ${t("curve_entropy", { value: num(curve.entropy[i], 2) })}`;
 
-function landmarks({ freezing, best }) {
-  const frozen = freezing === null ? t("freezing_none") : t("freezing_at", { factor: factorName(freezing) });
-  return t("landmarks", { frozen, best: best === null ? t("best_none") : t("best_at", { factor: factorName(best) }) });
-}
+const landmarks = ({ freezing, best }) => [
+  freezing === null ? t("freezing_none") : t("freezing_at", { factor: factorName(freezing) }),
+  best === null ? t("best_none") : t("best_at", { factor: factorName(best) }),
+].join(" ");
 
 // One head's curve, large, in the panel of its details.
 function headCurve(packed) {
