@@ -56,10 +56,12 @@ function factorSlider(id, said_, changed) {
 
 const readings = (curve, i) => `${t("curve_gate", { value: num(curve.gate[i], 2) })} · ${t("curve_entropy", { value: num(curve.entropy[i], 2) })}`;
 
+// Between two sentences: a space, or nothing after a Chinese full stop.
+const gap = () => (view.lang === "zh" ? "" : " ");
 const landmarks = ({ freezing, best }) => [
   freezing === null ? t("freezing_none") : t("freezing_at", { factor: factorName(freezing) }),
   best === null ? t("best_none") : t("best_at", { factor: factorName(best) }),
-].join(" ");
+].join(gap());
 
 // One head's curve, large, in the panel of its details.
 function headCurve(packed) {
@@ -73,7 +75,7 @@ function headCurve(packed) {
   set(here);
   const { rows, total } = curve;
   const how = t("rows_line", rows === total ? { rows: thousands(rows), how: t("exact") } : { rows: `${thousands(rows)}/${thousands(total)}`, how: t("sampled") });
-  return el("figure", { class: "curve" }, el("figcaption", {}, t("curve")), picture, node, reading, el("p", { class: "quiet" }, `${landmarks(curve)} `, how));
+  return el("figure", { class: "curve" }, el("figcaption", {}, t("curve")), picture, node, reading, el("p", { class: "quiet" }, landmarks(curve), gap(), how));
 }
 
 // A picture for every layer, all moved by one slider.
