@@ -51,7 +51,7 @@ COMMANDS = {
     "isotherm explain": "-m isotherm explain a-a-2a --out {folder}/lab",
     "isotherm sweep": "-m isotherm sweep {folder}/spec.toml --store {folder}/store --quick --workers 1",
 }
-MOST_STEPS = 10
+MOST_STEPS = 11
 
 
 def told() -> dict[str, list[str]]:

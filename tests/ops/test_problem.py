@@ -78,14 +78,23 @@ def test_the_first_and_the_last_row_may_be_asked_for():
     torch.testing.assert_close(two.entropy, whole.entropy[:, :, [0, 4]])
 
 
-@pytest.mark.parametrize("rows", [None, torch.tensor([1, 4])], ids=["all", "some"])
-def test_statistics_at_several_scales_are_those_at_each(rows):
+@pytest.mark.parametrize("at_once", [1, 4, 320], ids="{} at once".format)
+@pytest.mark.parametrize("rows", [None, torch.tensor([1, 4]), torch.tensor([], dtype=torch.long)], ids=str)
+@pytest.mark.parametrize("case", ["causal", "mask", "bias and cap"])
+def test_statistics_at_several_scales_are_those_at_each(case, rows, at_once, monkeypatch):
+    monkeypatch.setattr("isotherm.ops.scales.AT_ONCE", at_once)
     g = torch.Generator().manual_seed(0)
-    q, k = (torch.randn(1, 2, 6, 3, generator=g, dtype=torch.float64) for _ in range(2))
-    problem = Problem(q, k, k, Visibility(torch.arange(6), 6, causal=True), 0.7)
-    for scale, stats in zip((0.5, 2.0), statistics_at(problem, [0.5, 2.0], rows), strict=True):
+    q, k = (torch.randn(1, heads, 6, 3, generator=g, dtype=torch.float64) for heads in (4, 2))
+    mask = torch.rand(1, 4, 6, 6, generator=g) > 0.3
+    bias = torch.randn(1, 1, 6, 6, generator=g, dtype=torch.float64)
+    seen = Visibility(torch.arange(6), 6, case == "causal", mask=mask if case == "mask" else None)
+    problem = Problem(q, k, k, seen, 0.7, *((bias, 2.0) if case == "bias and cap" else ()))
+    scales = [0.5, 2.0, 0.25, 8.0, 1.0]
+    for scale, stats in zip(scales, statistics_at(problem, scales, rows), strict=True):
         whole = blockwise.statistics(replace(problem, scale=scale))
-        torch.testing.assert_close(stats.entropy, whole.entropy if rows is None else whole.entropy[:, :, rows])
+        whole = whole if rows is None else whole.map(lambda tensor: tensor[:, :, rows])
+        for name in ("entropy", "jacobian_trace", "logit_std", "max_logit", "sink", "n"):
+            torch.testing.assert_close(getattr(stats, name), getattr(whole, name), equal_nan=True)
         assert (stats.rows, stats.total_rows) == ((None, None) if rows is None else (rows, 6))
 
 

@@ -4,8 +4,10 @@ A head is drawn from its logit spread σ: the statistics follow it roughly as th
 picture needs. The seed makes them the same on every machine.
 """
 
+from dataclasses import replace
 from math import exp, log, sqrt
 from random import Random
+from statistics import median
 
 from isotherm.language import Text
 from isotherm.record import (
@@ -13,10 +15,12 @@ from isotherm.record import (
     CheckRecord,
     Comparison,
     Cost,
+    Curve,
     Finding,
     HeadDetail,
     HeadStats,
     Layer,
+    LayerCurve,
     ScaleAudit,
     Spread,
     State,
@@ -26,6 +30,7 @@ from isotherm.record import (
 )
 
 BINS, STRETCHES = 20, 24
+FACTORS = tuple(2.0 ** (step / 2) for step in range(-8, 9))
 NOTHING = Spread(None, None, None, None)
 
 
@@ -47,14 +52,40 @@ def state_of(gate: float, entropy_fraction: float, sink: float) -> State:
     return "sink" if sink > 0.3 else "balanced"
 
 
+def expected(ratio: float) -> tuple[float, float]:
+    """Gate and entropy fraction of a head whose spread is this part of the freezing one."""
+    return 1 / (1 + (ratio / 1.15) ** 5), 1 / (1 + 1.6 * ratio**2)
+
+
+def curve_of(sigma: float | None, keys: int) -> Curve:
+    """The temperature curve of a head whose logits have this standard deviation."""
+    if sigma is None:
+        return Curve((None,) * len(FACTORS), (None,) * len(FACTORS), None, None)
+    critical = sqrt(2 * log(keys))
+    gates, fractions = zip(*(expected(factor * sigma / critical) for factor in FACTORS), strict=True)
+    best = max(range(len(FACTORS)), key=lambda place: FACTORS[place] * gates[place])
+    within = 0 < best < len(FACTORS) - 1
+    return Curve(gates, fractions, critical / sigma, FACTORS[best] if within else None)
+
+
+def curved(layer: Layer) -> Layer:
+    """The layer with the curves that its heads' spreads give, from 32 rows of each."""
+    sigmas = [head.logit_std for head in layer.head_stats]
+    whole = curve_of(median(sigmas), layer.keys)
+    heads = tuple(curve_of(sigma, layer.keys) for sigma in sigmas)
+    rows = 4 * layer.keys
+    return replace(
+        layer, curve=LayerCurve(**vars(whole), factors=FACTORS, heads=heads, rows=32, rows_total=rows, label="sampled")
+    )
+
+
 def head_of(
     random: Random, head: int, sigma: float, keys: int, rows: int, *, sink: float = 0.0, with_detail: bool = True
 ) -> HeadStats:
     """A head whose logits have this standard deviation."""
     critical = sqrt(2 * log(keys))
     ratio = sigma / critical
-    expected_gate = 1 / (1 + (ratio / 1.15) ** 5)
-    expected_fraction = 1 / (1 + 1.6 * ratio**2)
+    expected_gate, expected_fraction = expected(ratio)
     gate = min(max(expected_gate * random.uniform(0.9, 1.05), 1e-9), 0.9995)
     fraction = min(expected_fraction * random.uniform(0.93, 1.04), 0.9996)
     sink = max(sink, random.uniform(0.002, 0.06))
@@ -163,7 +194,7 @@ def model_of(
         created="2026-11-15T08:30:00+00:00",
         model=Subject(name, "BertModel", f"{name} (local files)", 22_713_216, "float32", "cpu", 4 * keys, 4, False),
         versions={"isotherm": "0.1.0", "torch": "2.13.0", "transformers": "5.22.2", "python": "3.11.2"},
-        layers=tuple(made),
+        layers=tuple(curved(layer) for layer in made),
         findings=(),
         what_if=what_if_of(tuple(made), ("as is", "inverse-sqrt", "mup", "none", "log-n")),
         comparisons=(

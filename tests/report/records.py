@@ -23,7 +23,7 @@ from isotherm.record import (
     WhatIf,
     WhatIfLayer,
 )
-from tests.report.drawn import BINS, NOTHING, audit, finding, head_of, model_of, what_if_of
+from tests.report.drawn import BINS, NOTHING, audit, curved, finding, head_of, model_of, what_if_of
 
 
 def minilm() -> CheckRecord:
@@ -76,7 +76,7 @@ def _gpt2_layers(record: CheckRecord) -> tuple[Layer, ...]:
         frozen = tuple(head_of(random, head, random.uniform(5, 12), 1024, 4096) for head in range(12))
         wrong = ScaleAudit(1.0, 1.0, 0.125, "inverse-sqrt", "config.scale_attn_weights", False)
         advice = Advice(8.1, 1.4, 0.1728, how)
-        layers[index] = replace(layers[index], head_stats=frozen, scale=wrong, advice=advice)
+        layers[index] = curved(replace(layers[index], head_stats=frozen, scale=wrong, advice=advice))
     heads = list(layers[6].head_stats)
     flat = replace(head_of(random, 2, 0.05, 1024, 4096), jacobian_trace=Spread(0.999, 0.998, 0.999, 0.999))
     heads[2] = replace(flat, state="diffuse", entropy_fraction=Spread(0.99, 0.985, 0.991, 0.995))
@@ -117,7 +117,7 @@ def giant(layers: int = 80, heads: int = 64, *, findings: int = 300) -> CheckRec
         stats = tuple(
             replace(head_of(random, head, random.uniform(4, 9), 4096, 16384), label="sampled") for head in range(heads)
         )
-        made[index] = replace(made[index], head_stats=stats, scale=audit(1.0, 128**-0.5))
+        made[index] = curved(replace(made[index], head_stats=stats, scale=audit(1.0, 128**-0.5)))
     found = tuple(
         finding(
             "logits.large",
@@ -161,11 +161,27 @@ def ugly() -> CheckRecord:
         detail=HeadDetail((0,) * BINS, (), (None, nan, 0.5), ()),
     )
     strange = ScaleAudit(None, nan, float("inf"), QUOTES, ATTACK, None, Text(ATTACK, "说明 " + ATTACK))
+    unknown = replace(record.layers[0].curve.heads[0], gate=(None, nan) + (None,) * 15, freezing=nan, best_open=-1.0)
+    curve = replace(record.layers[0].curve, heads=(unknown, *record.layers[0].curve.heads[1:]), freezing=1e9)
+    unfit = replace(record.layers[1].curve, factors=(0.0, 1.0, float("inf")))
     layers = (
-        replace(record.layers[0], name=ATTACK, head_stats=(nothing, broken, *record.layers[0].head_stats[2:])),
-        replace(record.layers[1], name=QUOTES, scale=strange, kind="cross", implementation="<b>eager</b>"),
+        replace(
+            record.layers[0],
+            name=ATTACK,
+            head_stats=(nothing, broken, *record.layers[0].head_stats[2:]),
+            curve=curve,
+        ),
+        replace(record.layers[1], name=QUOTES, scale=strange, kind="cross", implementation="<b>eager</b>", curve=unfit),
         replace(record.layers[2], name="编码器.第三层.自注意力", keys=0),
-        replace(record.layers[3], name="leer\u2028\u2029[bold red]rich[/]", heads=0, kv_heads=0, head_stats=(), keys=1),
+        replace(
+            record.layers[3],
+            name="leer\u2028\u2029[bold red]rich[/]",
+            heads=0,
+            kv_heads=0,
+            head_stats=(),
+            keys=1,
+            curve=None,
+        ),
     )
     hostile = Finding(
         "weird.code",

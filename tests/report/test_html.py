@@ -35,6 +35,7 @@ def test_it_stays_small(layers, heads, findings):
     data = data_of(page)
     assert len(data["findings"]) + data["left_out"]["findings"] == findings
     assert len(data["layers"]) + data["left_out"]["layers"] == layers
+    assert len(data["curves"]) + data["left_out"]["curves"] == len(data["layers"])
     assert len(data["details"]) + data["left_out"]["details"] == sum(layer["shape"][0] for layer in data["layers"])
 
 

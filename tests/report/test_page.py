@@ -132,7 +132,7 @@ def test_detail_shows_measurement_beside_theory(opened):
     for value in (head.jacobian_trace.mean, head.predicted_gate, head.predicted_entropy_fraction):
         assert f"{value:.3g}"[:5] in detail
     assert "frozen" in detail
-    assert page.locator("#detail svg").count() == 4
+    assert page.locator("#detail svg").count() == 5
 
 
 @pytest.mark.parametrize("language", ["en", "zh"])
@@ -269,9 +269,71 @@ def test_it_prints(opened):
 def test_the_table_says_what_the_map_shows(opened):
     record = records.minilm()
     page = opened(record, "#lang=en&stat=entropy_fraction").page
-    page.locator("details.alternative summary").click()
-    rows = page.locator("details.alternative tbody tr")
+    page.locator("#heads details.alternative summary").click()
+    rows = page.locator("#heads details.alternative tbody tr")
     rows.first.wait_for()
     assert rows.count() == 6
     value = record.layers[2].head_stats[4].entropy_fraction.p50
     assert float(rows.nth(2).locator("td").nth(4).inner_text()) == pytest.approx(value, abs=6e-4)
+
+
+def test_every_layer_has_a_curve_and_one_slider_reads_them_all(opened):
+    record = records.gpt2()
+    page = opened(record).page
+    panels = page.locator("#curve .panels figure")
+    assert panels.count() == len(record.layers)
+    slider = page.locator("#layer-factor")
+    slider.focus()
+    for press, factor in ((None, 1.0), ("ArrowRight", 2**0.5), ("End", 16.0), ("Home", 1 / 16)):
+        if press is not None:
+            page.keyboard.press(press)
+        assert slider.get_attribute("aria-valuetext") == page.locator("#curve output").inner_text()
+        for panel, layer in zip(panels.all(), record.layers, strict=True):
+            place = layer.curve.factors.index(factor)
+            gate, entropy = re.findall(r"\d[\d.e-]*", panel.locator(".reading").inner_text())
+            assert float(gate) == pytest.approx(layer.curve.gate[place], rel=0.05)
+            assert float(entropy) == pytest.approx(layer.curve.entropy_fraction[place], rel=0.05)
+
+
+def test_a_curve_says_where_it_freezes_and_is_best_open(opened):
+    record = records.gpt2()
+    page = opened(record, "#lang=en&head=3.2").page
+    layer, head = record.layers[3].curve, record.layers[3].curve.heads[2]
+    assert (layer.freezing < 1, head.best_open < 1) == (True, True)
+    label = page.locator("#curve .panels svg").nth(3).get_attribute("aria-label")
+    marks = f"Freezes at ÷{1 / layer.freezing:.2g}. Best open at ÷{1 / layer.best_open:.2g}."
+    assert label == f"layer 3. {marks}"
+    assert f"Best open at ÷{1 / head.best_open:.2g}" in page.locator("#detail .curve").inner_text()
+    assert "32/4,096 rows, sampled" in page.locator("#detail .curve").inner_text()
+    assert "Curves are sampled: 32 of 4,096 rows of each head." in page.locator("#curve").inner_text()
+
+
+def test_a_heads_curve_is_read_by_keyboard_and_pointer(opened):
+    record = records.gpt2()
+    page = opened(record, "#lang=en&head=3.2").page
+    curve, factors = record.layers[3].curve.heads[2], record.layers[3].curve.factors
+    page.locator("#head-factor").focus()
+    page.keyboard.press("ArrowLeft")
+    page.keyboard.press("ArrowLeft")
+    said = page.locator("#head-factor").get_attribute("aria-valuetext")
+    assert said.startswith("÷2: gate ")
+    place = factors.index(0.5)
+    read = [float(text.split()[1]) for text in page.locator("#detail .reading span").all_inner_texts()]
+    assert read == pytest.approx([curve.gate[place], curve.entropy_fraction[place]], rel=5e-3)
+    box = page.locator("#detail .curve svg").bounding_box()
+    page.mouse.move(box["x"] + box["width"] - 2, box["y"] + 40)
+    assert page.locator("#detail output").inner_text() == "×16"
+
+
+def test_curves_that_do_not_fit_together_are_left_out(opened):
+    page = opened(records.ugly(), "#lang=en&head=0.0").page
+    assert page.locator("#curve .panels figcaption").all_inner_texts() == ["Layer 0", "Layer 2"]
+    assert page.locator("#detail .curve").count() == 0  # this head has no value at any factor
+    assert "NaN" not in page.locator("#curve").inner_html()
+
+
+def test_a_report_without_curves_has_no_section_for_them(opened):
+    record = records.minilm()
+    record = replace(record, layers=tuple(replace(layer, curve=None) for layer in record.layers))
+    page = opened(record).page
+    assert page.locator("#curve, #detail .curve").count() == 0

@@ -48,7 +48,11 @@ class Report:
 
     @property
     def layers(self) -> tuple[Layer, ...]:
-        """Each attention layer, in the order they ran."""
+        """Each attention layer, in the order they ran.
+
+        `layers[3].curve.gate` is the layer's median gate at each of `layers[3].curve.factors`, and
+        `layers[3].curve.heads[7]` the curve of one head.
+        """
         return self.record.layers
 
     @property
@@ -141,7 +145,7 @@ def check(
     - `compare`: run the model under its other attention implementations too, and compare.
     - `rows`: measure this many rows of each head instead of all.
     - `context`: predict what a context of this many keys would do to the entropy.
-    - `detail`: add each head's histograms, profiles and predicted values to the record.
+    - `detail`: add each head's histograms, profiles, predicted values and temperature curve to the record.
     - `name`, `origin`: how the report names the model and where its weights came from.
     - `progress`: called with a sentence and the fraction done.
 

@@ -14,6 +14,7 @@ from isotherm.checkup.about_scales import judged_scales
 from isotherm.checkup.advice import Advisor
 from isotherm.checkup.advised import advised
 from isotherm.checkup.context import context_of
+from isotherm.checkup.curve import with_curves
 from isotherm.checkup.declarations import Given, read_declared
 from isotherm.checkup.findings import about_output, findings, gravest_first, naming_weights
 from isotherm.checkup.heads import with_detail
@@ -54,16 +55,15 @@ def examine(
     progress(Text("one forward under the probe", "在探针下前向一次"), 0.0)
     captures, unseen, not_finite, model_seconds = look(model, batch)
     yours.check([capture.name for capture in captures])
-    measured = []
-    for index, capture in enumerate(captures):
-        progress(Text("measuring {name}", "测量 {name}").format(name=capture.name), 0.1 + 0.4 * index / len(captures))
-        measured.append(measure(capture, rows))
+    measured = _measured(captures, rows, progress)
     subject = subject_of(model, batch, source, captures)
     layers = layers_of(model, captures, measured, yours=yours)
     layers, about_scales = judged_scales(model, batch, layers)
     progress(Text("comparing implementations", "比较不同实现"), 0.5)
     comparisons, skipped = compare_implementations(model, batch, rows, layers) if compare else ((), ())
     replayed = _what_if(captures, measured, rules, rows, progress)
+    if detail:
+        layers = with_curves(layers, captures, measured, lambda what, i: progress(what, 0.8 + 0.2 * i / len(captures)))
     found = [
         *about_weights(model, layers, source.weights),
         *about_output(layers, not_finite),
@@ -101,6 +101,15 @@ def without_gradients(work: Callable[[], Result]) -> Result:
     return work()
 
 
+def _measured(captures: list[Capture], rows: int | None, progress: Progress) -> list[RowStats]:
+    """The row statistics of every captured call."""
+    measured = []
+    for index, capture in enumerate(captures):
+        progress(Text("measuring {name}", "测量 {name}").format(name=capture.name), 0.1 + 0.4 * index / len(captures))
+        measured.append(measure(capture, rows))
+    return measured
+
+
 def _what_if(
     captures: list[Capture],
     measured: list[RowStats],
@@ -114,7 +123,7 @@ def _what_if(
     replayed = []
     for index, capture in enumerate(captures):
         doing = Text("what if, {name}", "假如，{name}").format(name=capture.name)
-        progress(doing, 0.6 + 0.4 * index / len(captures))
+        progress(doing, 0.6 + 0.2 * index / len(captures))
         replayed.append(replay(capture, [rule for _, rule in rules], index, rows))
     as_is = WhatIf("as is", tuple(summarise(index, stats) for index, stats in enumerate(measured)))
     return as_is, *(WhatIf(text, tuple(layer[i] for layer in replayed)) for i, (text, _) in enumerate(rules))

@@ -116,6 +116,34 @@ class Advice:
 
 
 @dataclass(frozen=True)
+class Curve:
+    """Gate and entropy of the median row when q·k is multiplied by each of some factors; factor 1 is the model as it is.
+
+    `freezing` is the factor at which the logit spread reaches √(2 ln n). `best_open` is the factor at which factor × gate is
+    largest. Either is None where it is not known or not within the range; `isotherm.checkup.curve` derives both.
+    """
+
+    gate: tuple[float | None, ...]
+    entropy_fraction: tuple[float | None, ...]
+    freezing: float | None
+    best_open: float | None
+
+
+@dataclass(frozen=True)
+class LayerCurve(Curve):
+    """The curve over all heads and rows of a layer, at these `factors`, and the curve of each head.
+
+    `rows` of each head were measured, out of `rows_total`.
+    """
+
+    factors: tuple[float, ...]
+    heads: tuple[Curve, ...]
+    rows: int
+    rows_total: int
+    label: Literal["exact", "sampled"]
+
+
+@dataclass(frozen=True)
 class Layer:
     """One attention layer. `keys` is the largest number of visible keys a row had.
 
@@ -134,6 +162,7 @@ class Layer:
     scale: ScaleAudit
     head_stats: tuple[HeadStats, ...]
     advice: Advice | None = None
+    curve: LayerCurve | None = None
 
 
 @dataclass(frozen=True)

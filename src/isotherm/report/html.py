@@ -21,6 +21,7 @@ _SCRIPTS = (
     "core.js",
     "charts.js",
     "heatmap.js",
+    "curve.js",
     "detail.js",
     "findings.js",
     "layers.js",

@@ -14,6 +14,7 @@ from isotherm.language import Text
 from isotherm.printable import printable
 from isotherm.record import CheckRecord, HeadStats, Layer, Spread, WhatIfLayer
 from isotherm.report import summary, vocabulary
+from isotherm.report.curve import factors_of, packed_heads, packed_layers
 from isotherm.report.digits import compact, magnitude
 from isotherm.report.summary import LayerSummary
 
@@ -51,7 +52,7 @@ def payload(record: CheckRecord, room: int) -> dict[str, Any]:
     """Everything the page shows, in at most about `room` bytes."""
     texts = Texts()
     base = _base(record, texts)
-    layers = _layers_within(record, room * 13 // 16)
+    layers = _layers_within(record, room * 27 // 32)
     base |= {
         "layers": [_layer(line, texts) for line in layers],
         "heads": columns_of([head for line in layers for head in line.layer.head_stats]),
@@ -64,7 +65,10 @@ def payload(record: CheckRecord, room: int) -> dict[str, Any]:
     base |= {
         "findings": findings,
         "what_if": _what_if(record, texts, {line.layer.index for line in layers}, left // 4),
+        "factors": factors_of(layers),
     }
+    curved = packed_layers(layers)
+    base["curves"] = curves = _within(left // 6, curved)
     base["texts"] = texts.plain()
     base["details"] = details = _details_within(room - size_of(base), record, layers)
     heads = sum(len(line.layer.head_stats) for line in layers)
@@ -72,6 +76,7 @@ def payload(record: CheckRecord, room: int) -> dict[str, Any]:
         "findings": len(record.findings) - len(findings),
         "layers": len(record.layers) - len(layers),
         "details": heads - len(details),
+        "curves": len(curved) - len(curves),
         "unseen": max(len(record.unseen) - 100, 0),
         "packed": heads > MANY_HEADS,
     }
@@ -272,8 +277,10 @@ def _details_within(room: int, record: CheckRecord, layers: list[LayerSummary]) 
     places = {head: place for place, head in enumerate(order)}
     heads = (((layer.index, head.head), head) for layer, head in summary.remarkable(record))
     replayed = [{layer.index: layer for layer in what_if.layers} for what_if in record.what_if[:40]]
+    curves = packed_heads(layers)
     chosen = ((key, head) for key, head in heads if key in places)
-    return _within(room - 200, ([*_detail(places[key], head), _head_what_if(replayed, *key)] for key, head in chosen))
+    rows = ([*_detail(places[key], head), _head_what_if(replayed, *key), curves.get(key)] for key, head in chosen)
+    return _within(room - 200, rows)
 
 
 def _head_what_if(replayed: list[dict[int, WhatIfLayer]], layer: int, head: int) -> list[list[int | None]]:
@@ -289,7 +296,7 @@ def _head_what_if(replayed: list[dict[int, WhatIfLayer]], layer: int, head: int)
 def _detail(place: int, head: HeadStats) -> list[Any]:
     """[place, spreads, predicted, counts, sampled, gate and entropy histograms, gate and entropy along the sequence].
 
-    The caller appends the head under other rules.
+    The caller appends the head under other rules, and its temperature curve.
     """
     spreads: list[Spread] = [getattr(head, name) for name in _SPREADS]
     detail = head.detail

@@ -14,6 +14,7 @@ from isotherm.language import Language, Text
 from isotherm.printable import printable
 from isotherm.record import CheckRecord, Finding, ScaleAudit
 from isotherm.report import digits, summary, vocabulary
+from isotherm.report.curve import factors_of, show_curves
 from isotherm.report.draw import palette
 from isotherm.report.draw.terminal import bar
 from isotherm.report.head_map import head_map
@@ -26,6 +27,7 @@ FEW_FINDINGS = 12
 _FINDINGS = Text("Findings", "发现")
 _HEADS = Text("Heads", "注意力头")
 _LAYERS = Text("Layers", "各层")
+_CURVE = Text("Temperature curve", "温度曲线")
 _WHAT_IF = Text("What if", "假如换一条规则")
 _ADVICE = Text("Advice", "建议")
 _IMPLEMENTATIONS = Text("Implementations", "实现对比")
@@ -101,6 +103,9 @@ def show(record: CheckRecord, console: Console, language: Language) -> None:
         console.print(_layer_table(lines, language))
         for said in _kind_lines(record):
             indented(console, Styled(said.to(language), style="dim"))
+        if factors_of(lines):
+            heading(console, _CURVE, language, note)
+            show_curves(lines, console, language)
     if record.what_if:
         heading(console, _WHAT_IF, language)
         console.print(_what_if_table(record, language))

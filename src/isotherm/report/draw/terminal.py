@@ -3,6 +3,7 @@
 Each curve ends in its number, and the legend repeats it, so that nothing depends on colour.
 """
 
+from collections.abc import Sequence
 from math import isfinite
 
 from rich.cells import cell_len
@@ -21,6 +22,7 @@ COLOURS = ("blue", "yellow", "green", "magenta", "cyan", "white")
 _DOTS = ((0x01, 0x08), (0x02, 0x10), (0x04, 0x20), (0x40, 0x80))
 _SHADES = " ░▒▓█"
 _EIGHTHS = " ▏▎▍▌▋▊▉█"
+_HEIGHTS = "▁▂▃▄▅▆▇█"
 _ON, _PERIOD = 4, 7
 """A predicted curve is dashed: the first `_ON` of every `_PERIOD` dots are drawn."""
 MOST_BARS = 18
@@ -201,6 +203,16 @@ def bar(fraction: float | None, width: int = 6) -> str:
         return " " * width
     full, rest = divmod(round(min(max(fraction, 0.0), 1.0) * width * 8), 8)
     return ("█" * full + (_EIGHTHS[rest] if rest else "")).ljust(width)
+
+
+def sparks(values: Sequence[float | None]) -> str:
+    """A cell for each value, from a low block for 0 to a full one for 1; a dot where there is none.
+
+    >>> sparks([0.0, 0.5, 1.0, None])
+    '▁▅█·'
+    """
+    known = [None if value is None or not isfinite(value) else min(max(value, 0.0), 1.0) for value in values]
+    return "".join("·" if value is None else _HEIGHTS[round(value * (len(_HEIGHTS) - 1))] for value in known)
 
 
 def _heatmap(heatmap: Heatmap, language: Language, width: int) -> list[Styled]:

@@ -33,6 +33,7 @@ function detailOf(row, place) {
     el("p", { class: "where" }, name(layer.name)),
     found.map((finding) => el("p", { class: `flag ${finding.severity}` }, `${data.severities[finding.severity].glyph} `, said(either(finding.message)))),
     spreadFigure(columns.logit_std[flat], layer.critical),
+    detail && headCurve(detail[10]),
     detail ? fineDetail(detail, flat) : [factsTable(flat), el("p", { class: "quiet" }, t("detail_left_out"))],
   ].flat(4).filter(Boolean);
 }

@@ -107,7 +107,7 @@ function render() {
   document.getElementById("page").replaceChildren(
     el("a", { class: "skip", href: "#heads", onclick: (event) => { event.preventDefault(); document.querySelector("#heads select")?.focus(); } }, t("skip")),
     buildBar(),
-    el("main", {}, buildHero(), buildFindings(), buildHeads(), headCount > 0 && [buildAudit(), buildLayers()], buildWhatIf(),
+    el("main", {}, buildHero(), buildFindings(), buildHeads(), headCount > 0 && [buildCurves(), buildAudit(), buildLayers()], buildWhatIf(),
       buildComparisons(), buildUnseen(), buildContext(), buildMethod()),
     el("footer", {}, t("footer")));
 }
