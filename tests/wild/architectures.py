@@ -20,14 +20,22 @@ TWO_LAYERS = """
     pixtral qwen2 qwen2_audio_encoder qwen2_moe qwen3 qwen3_moe qwen3_vl_text radio rembert roberta roberta-prelayernorm
     roc_bert roformer sapiens2 seed_oss sew sew-d smollm3 solar_open splinter stablelm starcoder2 tapas ultrabert unispeech
     unispeech-sat vaultgemma vit vit_mae vit_msn voxtral_encoder wav2vec2 wavlm xglm xlm xlm-roberta xlm-roberta-xl
-""".split()
+"""
 ENCODER_AND_DECODER = """
     bart bigbird_pegasus blenderbot blenderbot-small fsmt m2m_100 marian mbart moonshine mt5 mvp nllb-moe pegasus plbart
     switch_transformers t5 t5gemma umt5 whisper
-""".split()
+"""
 """Two layers on each side: two self-attentions in the encoder, two in the decoder, and two across."""
 TWO_TOWERS = ["altclip", "blip", "chinese_clip", "clip", "clipseg", "metaclip_2", "owlv2", "owlvit"]
-MULTIHEAD_LATENT = ["deepseek_v2", "deepseek_v3", "deepseek_v32", "glm4_moe_lite", "glm_moe_dsa", "minicpm3", "mistral4"]
+MULTIHEAD_LATENT = [
+    "deepseek_v2",
+    "deepseek_v3",
+    "deepseek_v32",
+    "glm4_moe_lite",
+    "glm_moe_dsa",
+    "minicpm3",
+    "mistral4",
+]
 
 PAIR = {"input_ids": words(), "pixel_values": image()}
 CLIP_OF_FRAMES = noise(2, 2, 3, 32, 32)
@@ -235,8 +243,8 @@ SEVERAL_SENSES: dict[str, Stock] = {
     "vilt": stock("vilt", batch=PAIR),
 }  # fmt: skip
 TRANSFORMERS: dict[str, Stock] = (
-    {name: stock(name) for name in TWO_LAYERS}
-    | {name: stock(name, 6) for name in ENCODER_AND_DECODER}
+    {name: stock(name) for name in TWO_LAYERS.split()}
+    | {name: stock(name, 6) for name in ENCODER_AND_DECODER.split()}
     | {name: stock(name, 4, batch=PAIR) for name in TWO_TOWERS}
     | {name: stock(name, options=LATENT) for name in MULTIHEAD_LATENT}
     | TEXT

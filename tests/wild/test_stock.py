@@ -25,10 +25,10 @@ TABLES = {
 MODELS = [pytest.param(row, id=f"{library}-{name}") for library, table in TABLES.items() for name, row in table.items()]
 
 
-def run(model: nn.Module, batch: Any) -> list[torch.Tensor]:
+def run(model: nn.Module, batch: Any, *, whole: bool) -> list[torch.Tensor]:
     torch.manual_seed(0)  # some models draw numbers in evaluation mode too
     with torch.no_grad():
-        if isinstance(batch, dict):
+        if isinstance(batch, dict) and not whole:
             output = model(**batch)
         else:
             output = model(*batch) if isinstance(batch, tuple) else model(batch)
@@ -46,9 +46,9 @@ def hooks(model: nn.Module) -> list[tuple[int, int, bool]]:
 def test_a_stock_model(row: Stock):
     pytest.importorskip(row.library)
     model, batch = row.build()
-    before, hooked = run(model, batch), hooks(model)
+    before, hooked = run(model, batch, whole=row.whole), hooks(model)
     report = isotherm.check(model, batch, what_if=())
-    after = run(model, batch)
+    after = run(model, batch, whole=row.whole)
 
     true = row.true | ({"attention-not-seen"} if report.record.unseen else set())
     false = [f.message.en for f in report.findings if f.severity != "note" and f.code not in true]

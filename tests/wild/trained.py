@@ -9,12 +9,12 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-HEAVY_CHAIN = (
-    "EVQLVESGGGLVQPGGSLRLSCAASGFNIKDTYIHWVRQAPGKGLEWVARIYPTNGYTRYADSVKGRFTISADTSKNTAYLQMNSLRAEDTAVYYCSRWGGDGFYAMDYWGQGTLVTVSS"
-)
+HEAVY_CHAIN = "EVQLVESGGGLVQPGGSLRLSCAASGFNIKDTYIHWVRQAPGKGLEWVARIYPTNGYTRYADSVKGRFTISADTSKNTAYLQMNSLRAEDTAVYYCSRWGGDGFYAMDYWGQGTLVTVSS"
 """The variable part of trastuzumab."""
 REACTION = "CC(C)S.CN(C)C=O.Fc1cccnc1F.O=C([O-])[O-].[K+].[K+]>>CC(C)Sc1ncccc1F"
-SENTENCE = "the temperature of attention decides how many words a head looks at , and how much gradient passes through it ."
+SENTENCE = (
+    "the temperature of attention decides how many words a head looks at , and how much gradient passes through it ."
+)
 SMILES = re.compile(r"\[[^\]]+\]|Br|Cl|>>|[A-Za-z0-9().=#+\-/\\]")
 
 

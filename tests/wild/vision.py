@@ -71,7 +71,13 @@ CLASSES = {"num_classes": 5}
 TWO_SCALES = {
     f"{size}_{name}": value
     for size, width in (("sm", 32), ("lg", 64))
-    for name, value in {"dim": width, "enc_depth": 1, "enc_heads": 2, "enc_mlp_dim": 32, "patch_size": width // 4}.items()
+    for name, value in {
+        "dim": width,
+        "enc_depth": 1,
+        "enc_heads": 2,
+        "enc_mlp_dim": 32,
+        "patch_size": width // 4,
+    }.items()
 }
 
 
@@ -145,7 +151,9 @@ TORCHVISION: dict[str, Stock] = {
     "vit": torchvision(lambda models: (models.VisionTransformer(32, 8, 2, 4, 64, 48), image()), 2),
     "swin": torchvision(lambda models: (models.SwinTransformer([4, 4], 32, [2, 2], [2, 4], [4, 4]), image(64)), 4),
     "swin-v2": torchvision(swin_v2, 4),
-    "maxvit": torchvision(lambda models: (models.MaxVit((64, 64), 16, 4, [32, 64], [1, 1], 16, 0.0), image(64)), 4, unknown=4),
+    "maxvit": torchvision(
+        lambda models: (models.MaxVit((64, 64), 16, 4, [32, 64], [1, 1], 16, 0.0), image(64)), 4, unknown=4
+    ),
 }
 TOWERS = (
     {"layers": 2, "width": 64, "head_width": 16, "patch_size": 8, "image_size": 32},
