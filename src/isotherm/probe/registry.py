@@ -68,7 +68,7 @@ def _is_attention(function: Callable[..., Any]) -> bool:
     return tuple(inspect.signature(function).parameters)[:4] == POSITIONAL[:4]
 
 
-def _attention_function(key: str, session: Session, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+def _attention_function(key: str, session: Session, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
     if not session.awake:
         return function(*args, **kwargs)
     flex = key == "flex_attention"  # it compiles itself, and must continue to
