@@ -264,7 +264,7 @@ def test_a_forward_that_cannot_be_inspected_is_tried():
     check_arguments(scripted, torch.zeros(1, 3))
 
 
-@pytest.mark.parametrize("model", [3, None, object(), [nn.Linear(1, 1)]], ids=repr)
+@pytest.mark.parametrize("model", [3, None, object(), [nn.Linear(1, 1)]], ids=["number", "None", "object", "list"])
 def test_what_is_no_model(model):
     with pytest.raises(ArgumentError, match=r"model: expected a torch.nn.Module, a folder or a name on the hub, got"):
         check(model, torch.zeros(1))

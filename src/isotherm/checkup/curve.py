@@ -52,8 +52,8 @@ def with_curves(
 
 
 def curve_of(layer: Layer, capture: Capture, measured: RowStats) -> LayerCurve | None:
-    """The curves of one captured call, from some of its measured rows. None where no row sees a key, and where the logits have no
-    scale to multiply."""
+    """The curves of one captured call, from some of its measured rows. None where no row sees a key, and where the logits
+    have no scale to multiply."""
     problem = capture.problem
     if not capture.affine:
         return None

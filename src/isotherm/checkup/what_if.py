@@ -32,8 +32,8 @@ def check_rules(rules: Sequence[str | Rule]) -> list[tuple[str, Rule]]:
 
 
 def replay(capture: Capture, rules: Sequence[Rule], index: int, rows: int | None = None) -> list[WhatIfLayer]:
-    """Measure one captured call under each rule. Rules that change only the scale share one pass over the keys. Logits that are no
-    affine function of q·k have no scale to change: nothing is said about them."""
+    """Measure one captured call under each rule. Rules that change only the scale share one pass over the keys. Logits that are
+    no affine function of q·k have no scale to change: nothing is said about them."""
     if not capture.affine:
         return [WhatIfLayer(index, None, None, None, None) for _ in rules]
     under = [_under(capture, rule, index) for rule in rules]

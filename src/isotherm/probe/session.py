@@ -222,13 +222,8 @@ class Session:
         q_factor, q_source = factors.trace(call.q if call.traced_q is None else call.traced_q, around)
         k_factor, k_source = factors.trace(call.k, around)
         what = kind_of(problem, name, around, module, (q_source, k_source))
-        padded = call.padded
-        if (
-            padded is None
-            and call.rows is None
-            and what == "self"
-            and (call.causal or has_one_input(around, (q_source, k_source)))
-        ):
+        padded, whole = call.padded, call.rows is None
+        if padded is None and whole and what == "self" and (call.causal or has_one_input(around, (q_source, k_source))):
             padded = padded_positions(problem.visibility)
         sink = None if call.sink is None else call.sink.detach().flatten()
         self.add(
