@@ -507,7 +507,8 @@ def test_advice_for_one_head_names_its_rows(make, words):
     take(model, finding.changes)
     after = isotherm.check(model, batch(), **QUICK)
     assert after.findings == ()
-    assert after.layers[0].head_stats[1].max_logit == pytest.approx(99, rel=0.02)
+    siblings = [head.max_logit for head in after.layers[0].head_stats]
+    assert after.layers[0].head_stats[1].max_logit < 3 * max(siblings[:1] + siblings[2:])
     for head in (0, 2, 3):
         old, new = before.layers[0].head_stats[head], after.layers[0].head_stats[head]
         assert new.logit_std == pytest.approx(old.logit_std, rel=1e-5)
@@ -657,7 +658,7 @@ def test_a_wrong_scale_is_set_where_the_module_keeps_it():
     torch.manual_seed(0)
     layer = Attention(scale=1.0)
     model = trained(Model(layer))
-    (finding,) = isotherm.check(model, batch(), **QUICK).findings
+    (finding,) = isotherm.check(model, batch(), declared="1/sqrt(d)", **QUICK).findings
     assert finding.code == "scale-mismatch"
     assert "until then set layers.0.scale to 0.25 (tried: scale in force 1 → 0.25)" in finding.advice.en
     take(model, finding.changes)
@@ -668,7 +669,7 @@ def test_a_wrong_scale_in_the_code_is_tried_on_what_was_captured():
     torch.manual_seed(0)
     layer = Separate()
     layer.kept[0] = 1.0
-    found = isotherm.check(trained(Model(layer)), batch(), **QUICK).findings
+    found = isotherm.check(trained(Model(layer)), batch(), declared="1/sqrt(d)", **QUICK).findings
     (finding,) = [finding for finding in found if finding.code == "scale-mismatch"]
     assert "until then pass a scale of 0.25 to the attention function instead of 1" in finding.advice.en
     assert finding.changes == ()

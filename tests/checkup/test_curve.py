@@ -35,7 +35,7 @@ def captured(*, n=24, heads=4, d=8, scale=0.5, seed=0, causal=False, mask=None, 
 def layer_of(capture, rows=None):
     """The layer's record and its measured rows."""
     stats = measure(capture, rows)
-    return layers_of(torch.nn.Identity(), [replace(capture, name="")], [stats], untrained=False)[0], stats
+    return layers_of(torch.nn.Identity(), [replace(capture, name="")], [stats])[0], stats
 
 
 def curve(capture, rows=None):

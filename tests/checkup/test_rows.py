@@ -322,7 +322,7 @@ def test_a_dict_is_keywords_where_it_fits_and_one_argument_where_it_does_not():
             return super().forward(x) * scale
 
     class Whole(Model):
-        def forward(self, given):
+        def forward(self, given: dict):
             return super().forward(given["x"])
 
     for kind in (Keywords, Whole, lambda layer: nn.DataParallel(Whole(layer))):

@@ -77,7 +77,7 @@ def test_a_nonlinear_term_made_of_the_scores_is_no_bias():
     """These logits are no number times q·k: no scale is reported, and the audit says why."""
     (layer,) = look(Mixer(lambda a: a + a.tanh())).layers
     assert layer.scale.effective is None
-    assert "no affine function" in layer.scale.note.en
+    assert "not a number times q·k" in layer.scale.note.en
 
 
 def test_projections_by_keyword_are_audited():

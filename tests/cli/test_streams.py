@@ -163,7 +163,7 @@ def stopped(number, delay, *words):
 @pytest.mark.parametrize("delay", [0.03, 0.1, 0.3, 0.6, 1.0, 1.5, 2.2, 3.0])
 def test_ctrl_c_ends_a_check_at_any_moment(delay, tmp_path):
     with stopped(signal.SIGINT, delay, "check", "--html", str(tmp_path / "page.html")) as (process, out, err):
-        if out.endswith("page.html\n"):
+        if "page.html" in out:
             pytest.skip("the check was done before the signal, which met Python on its way out")
         assert (process.returncode, out, err.strip()) == (130, "", "")
     assert list(tmp_path.iterdir()) == []

@@ -82,16 +82,17 @@ TEXT: dict[str, Stock] = {
         options={"coordinate_size": 8, "shape_size": 16, "visual_embed": False},
         batch={"input_ids": words(), "bbox": BOXES},
     ),
-    "led": stock("led", 6, unseen=2),
+    "led": stock("led", 6, unknown=2),
     "lilt": stock(
         "lilt",
+        4,
         options={"channel_shrink_ratio": 4, "hidden_size": 96},
         batch={"input_ids": words(), "bbox": BOXES},
-        unseen=2,  # text scores and layout scores are added: two products
+        unknown=4,  # text scores and layout scores are added: two products
     ),
     "longcat_flash": stock("longcat_flash", 4, options={"head_dim": 8, "num_key_value_heads": 4, "zero_expert_num": 0}),
-    "longformer": stock("longformer", unseen=2),
-    "longt5": stock("longt5", 6, unseen=2),
+    "longformer": stock("longformer", unknown=2),
+    "longt5": stock("longt5", 6, unknown=2),
     "luke": stock("luke", options={"entity_vocab_size": 20, "entity_emb_size": 16}),
     "minimax": stock("minimax", unseen=1),
     "mra": stock("mra", unseen=2),
@@ -102,7 +103,7 @@ TEXT: dict[str, Stock] = {
         "nystromformer", 6, options={"num_landmarks": 4, "segment_means_seq_len": 20}, unknown=6
     ),
     "olmo_hybrid": stock("olmo_hybrid", unseen=1),
-    "pegasus_x": stock("pegasus_x", 8, unseen=2),  # an encoder layer attends within blocks and from global tokens
+    "pegasus_x": stock("pegasus_x", 8, unknown=2),  # an encoder layer attends within blocks and from global tokens
     "perceiver": stock(
         "perceiver", 3,
         options={"num_latents": 6, "d_latents": 32, "num_self_attends_per_block": 2, "num_self_attention_heads": 4,
@@ -190,7 +191,7 @@ SOUND_AND_SERIES: dict[str, Stock] = {
                "returns_to_go": noise(2, 6, 1), "timesteps": torch.arange(6).expand(2, 6), "attention_mask": torch.ones(2, 6)},
     ),
     "fastspeech2_conformer": stock("fastspeech2_conformer", 4, unknown=4),
-    "gemma4_audio": stock("gemma4_audio", unseen=2),
+    "gemma4_audio": stock("gemma4_audio", unknown=2),
     "informer": stock("informer", 6, options=SERIES, batch=PAST_AND_FUTURE, unknown=4),
     "parakeet_encoder": stock(
         "parakeet_encoder", options={"num_key_value_heads": 4, "subsampling_conv_channels": 16},
@@ -225,7 +226,7 @@ SEVERAL_SENSES: dict[str, Stock] = {
     ),
     "flava": stock("flava", 6, batch=PAIR),
     "git": stock("git", 4, batch=PAIR),
-    "groupvit": stock("groupvit", 18, batch=PAIR, unseen=2),  # the softmax of an assignment is over the queries
+    "groupvit": stock("groupvit", 20, batch=PAIR, unknown=2),  # the softmax of an assignment is over the queries
     "idefics": stock(
         "idefics", 3, options={"cross_layer_interval": 2, "use_resampler": False, "additional_vocab_size": 0},
         batch={"input_ids": words(), "image_encoder_embeddings": noise(2, 1, 4, 64),

@@ -130,23 +130,23 @@ def x_transformers(**options: Any) -> Callable[[Any], Made]:
     return build
 
 
-VARIANTS: dict[str, tuple[dict[str, Any], dict[str, int]]] = {
+VARIANTS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "plain": ({}, {}),
     "flash": ({"attn_flash": True}, {}),
     "qk-norm": ({"attn_qk_norm": True}, {}),
     "alibi": ({"alibi_pos_bias": True}, {}),
-    "relative-bias": ({"rel_pos_bias": True}, {}),
+    "relative-bias": ({"rel_pos_bias": True}, {"true": frozenset({"frozen-at-init"})}),  # the bias starts at N(0, 64)
     "rotary": ({"rotary_pos_emb": True}, {}),
     "xpos": ({"rotary_xpos": True}, {"unknown": 2}),  # q and k are scaled by position
     "one-key-head": ({"attn_one_kv_head": True}, {}),
     "grouped": ({"attn_kv_heads": 2}, {"unknown": 2}),
-    "softclamp": ({"attn_softclamp_logits": True}, {"unseen": 2}),
+    "softclamp": ({"attn_softclamp_logits": True}, {"unknown": 2}),
     "talking-heads": ({"attn_pre_talking_heads": True}, {"unseen": 2, "unknown": 2}),
     "sparse": ({"attn_sparse_topk": 4}, {}),
     "memory": ({"attn_num_mem_kv": 3}, {"unknown": 2}),
     "selective": ({"attn_selective": True}, {"unseen": 2, "unknown": 2}),
     "sigmoid": ({"attn_sigmoid": True}, {"unseen": 2}),
-    "distance": ({"attn_l2_distance": True}, {"unseen": 2}),
+    "distance": ({"attn_l2_distance": True}, {"unknown": 2}),
 }
 for name, (options, expected) in VARIANTS.items():
     built = x_transformers(**options)

@@ -51,7 +51,7 @@ def esm1b(esm: Any) -> Made:
     return esm.ProteinBertModel(argparse.Namespace(**options), alphabet), RESIDUES
 
 
-@row("esm", 4, unseen=2, unknown=2)
+@row("esm", 4, unknown=4)
 def msa_transformer(esm: Any) -> Made:
     """Its row attention sums the scores of all sequences."""
     still = {"dropout": 0.0, "attention_dropout": 0.0, "activation_dropout": 0.0}
@@ -76,7 +76,7 @@ def performer(library: Any) -> Made:
     return library.PerformerLM(**LANGUAGE, max_seq_len=64, dim_head=16), words()
 
 
-@row("nystrom_attention", 2, unseen=2)
+@row("nystrom_attention", 6, unknown=6)
 def nystromformer(library: Any) -> Made:
     return library.Nystromformer(dim=64, depth=2, heads=4, dim_head=16, num_landmarks=4), noise(2, 20, 64)
 
@@ -91,7 +91,7 @@ def local_transformer(library: Any) -> Made:
     return library.LocalTransformer(**LANGUAGE, max_seq_len=64, local_attn_window_size=8, dim_head=16), words(32)
 
 
-@row("reformer_pytorch", 2, unseen=2)
+@row("reformer_pytorch", 2, unknown=2)
 def reformer(library: Any) -> Made:
     return library.ReformerLM(**LANGUAGE, max_seq_len=64, bucket_size=8, n_hashes=2), words(64)
 
@@ -132,7 +132,7 @@ def denoiser(library: Any) -> Made:
     return library.Unet(16, dim_mults=(1, 2), flash_attn=False), (image(16), torch.tensor([1, 2]))
 
 
-@row("segment_anything", 2, unseen=2)
+@row("segment_anything", 2, unknown=2)
 def segment_anything(library: Any) -> Made:
     from segment_anything.modeling import ImageEncoderViT
 

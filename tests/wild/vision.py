@@ -33,7 +33,7 @@ TIMM: dict[str, Stock] = {
     "eva02": timm("eva02_tiny_patch14_224", 2, 56, options=VIT_14),
     "samvit": timm("samvit_base_patch16", 2, options={**VIT, "global_attn_indexes": (1,), "window_size": 2}),
     "convit": timm("convit_tiny", 2, options={**VIT, "local_up_to_layer": 1}),
-    "cait": timm("cait_xxs24_224", 4, options=VIT, unseen=2),  # talking heads mix several q·k
+    "cait": timm("cait_xxs24_224", 4, options=VIT, unknown=2),  # talking heads mix several q·k
     # two attend between channels, two from the class token
     "xcit": timm("xcit_nano_12_p16_224", 4, options={"embed_dim": 64, "depth": 2, "num_heads": 4}),
     "swin": timm("swin_tiny_patch4_window7_224", 4, options=WINDOWS),
@@ -46,7 +46,7 @@ TIMM: dict[str, Stock] = {
     "twins-svt": timm("twins_svt_small", 18, options={"img_size": 64}),
     "pvt-v2": timm("pvt_v2_b0", 8),
     "levit": timm("levit_128s", 11, 224),
-    "mvitv2": timm("mvitv2_tiny", 10, 224, unseen=10),
+    "mvitv2": timm("mvitv2_tiny", 10, 224, unknown=10),
     "volo": timm("volo_d1_224", 20, 224, unseen=4),  # outlook attention: a Linear makes the weights
     "visformer": timm(
         "visformer_tiny", 8, 224, true=frozenset({"frozen-at-init", "logits-diverging", "logits-large"}),
@@ -109,7 +109,7 @@ VIT_PYTORCH: dict[str, Stock] = {
         3, "vit_with_patch_merger.ViT", {**PLAIN, "patch_merge_layer": 1, "patch_merge_num_tokens": 4}, unknown=1
     ),
     "deepvit": lucid(2, "deepvit.DeepViT", PLAIN),
-    "cait": lucid(4, "cait.CaiT", {**PLAIN, "cls_depth": 2}, unseen=4),  # talking heads
+    "cait": lucid(4, "cait.CaiT", {**PLAIN, "cls_depth": 2}, unknown=4),  # talking heads
     "xcit": lucid(3, "xcit.XCiT", {**PLAIN, "cls_depth": 1}),
     "rvt": lucid(2, "rvt.RvT", PLAIN),
     "ats": lucid(2, "ats_vit.ViT", {**PLAIN, "max_tokens_per_depth": (8, 4)}),

@@ -124,6 +124,11 @@ def _wanted(
     affected = {head: value for head, value in values.items() if above < value <= most}
     if finding.head is None or finding.head not in affected:
         return None
+    above_siblings = finding.evidence.get("times_siblings")
+    if isinstance(above_siblings, float) and above_siblings > 1:
+        return Want(
+            layer.index, (finding.head,), statistic, affected[finding.head], affected[finding.head] / above_siblings
+        )
     if len(affected) <= HEADS_NAMED:
         return Want(layer.index, (finding.head,), statistic, affected[finding.head], target)
     return Want(layer.index, tuple(affected), statistic, max(affected.values()), target)

@@ -20,7 +20,8 @@ UNFOLLOWED = Text(
     "logits 无法追溯到单一的 q·k，因此无法得知实际的缩放",
 )
 NOT_AFFINE = Text(
-    "the logits are no affine function of q·k, so they have no scale", "logits 不是 q·k 的仿射函数，因此没有缩放可言"
+    "the logits are not a number times q·k plus terms that could be followed, so no scale can be given",
+    "logits 不能写成 q·k 的倍数加上可跟踪的项，因此给不出缩放",
 )
 NORMALISED = Text(
     "q and k are normalised first; the number multiplies the normalised q·k",

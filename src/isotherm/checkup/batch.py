@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from isotherm.checkup.generated import diffusion_input, moved, picture, sound
 from isotherm.checkup.loading.chatter import quiet
 from isotherm.checkup.loading.loaded import Loaded
+from isotherm.checkup.wrappers import inner
 from isotherm.errors import InputError
 from isotherm.language import Text
 
@@ -163,7 +164,7 @@ def _length(config: Any, tokens: int) -> int:
 def parameters(model: nn.Module) -> dict[str, inspect.Parameter]:
     """The parameters of a model's forward; none if Python cannot tell."""
     try:
-        return dict(inspect.signature(model.forward).parameters)
+        return dict(inspect.signature(inner(model).forward).parameters)
     except (TypeError, ValueError):  # a scripted or compiled forward
         return {}
 

@@ -21,6 +21,7 @@ from isotherm.scale import (
     LongRoPE,
     NoScale,
     Product,
+    Relative,
     Rule,
     YaRN,
 )
@@ -138,6 +139,13 @@ def _mla(place: LayerPlace) -> tuple[Rule, str]:
     return InverseSqrt(), _architecture(place)
 
 
+def _longcat(place: LayerPlace) -> tuple[Rule, str]:
+    """LongCat's latent attention multiplies q by √(width / rank) after its projection."""
+    rule, source = _mla(place)
+    width, rank = place.get("hidden_size"), place.get("q_lora_rank")
+    return (rule * Relative(sqrt(width / rank)), f"q_lora_rank = {rank}") if width and rank else (rule, source)
+
+
 def _mpt(place: LayerPlace) -> tuple[Rule, str]:
     scale = getattr(place.get("attn_config"), "softmax_scale", None)
     return (Fixed(float(scale)), f"softmax_scale = {scale}") if scale else (InverseSqrt(), _architecture(place))
@@ -175,6 +183,7 @@ _ARCHITECTURES: dict[str, Callable[[LayerPlace], tuple[Rule, str]]] = {
     **dict.fromkeys(_NO_SCALE, _unscaled),
     **dict.fromkeys(("gpt2", "imagegpt", "decision_transformer", "gpt_bigcode"), _gpt2),
     **dict.fromkeys(("deberta", "deberta-v2"), _deberta),
+    "longcat_flash": _longcat,
     "mpt": _mpt,
     "zamba2": _zamba2,
 }

@@ -22,13 +22,13 @@ from isotherm.checkup.implementations import compare_implementations
 from isotherm.checkup.layers import layers_of
 from isotherm.checkup.loading.loaded import Progress
 from isotherm.checkup.measure import Batch, look, measure
-from isotherm.checkup.outliers import outliers
+from isotherm.checkup.outliers import with_outliers
 from isotherm.checkup.subject import ModelSource, subject_of
 from isotherm.checkup.weights import about_weights, not_finite_weights
 from isotherm.checkup.what_if import check_rules, replay, summarise
 from isotherm.language import Text
 from isotherm.probe import Capture
-from isotherm.record import SCHEMA, CheckRecord, Cost, WhatIf
+from isotherm.record import SCHEMA, CheckRecord, Cost, Layer, WhatIf
 from isotherm.record.versions import versions
 from isotherm.scale import Rule
 from isotherm.stats import RowStats
@@ -53,37 +53,34 @@ def examine(
     rules, yours = check_rules(what_if), read_declared(declared)  # a misspelt rule fails before the work, not after it
     started = time.perf_counter()
     progress(Text("one forward under the probe", "在探针下前向一次"), 0.0)
-    captures, unseen, not_finite, model_seconds = look(model, batch)
+    looked = look(model, batch)
+    captures = looked.captures
     yours.check([capture.name for capture in captures])
     measured = _measured(captures, rows, progress)
     subject = subject_of(model, batch, source, captures)
     layers = layers_of(model, captures, measured, yours=yours)
     layers, about_scales = judged_scales(model, batch, layers)
     progress(Text("comparing implementations", "比较不同实现"), 0.5)
-    comparisons, skipped = compare_implementations(model, batch, rows, layers) if compare else ((), ())
-    replayed = _what_if(captures, measured, rules, rows, progress)
-    if detail:
-        layers = with_curves(layers, captures, measured, lambda what, i: progress(what, 0.8 + 0.2 * i / len(captures)))
-    found = [
-        *about_weights(model, layers, source.weights),
-        *about_output(layers, not_finite),
-        *about_scales,
-        *findings(subject, layers, comparisons, unseen),
-    ]
-    found += outliers(model, captures, layers, told=found)
+    comparisons, skipped = compare_implementations(model, batch, rows, layers, captures) if compare else ((), ())
+    found = [*about_weights(model, layers, source.weights), *about_output(layers, looked.not_finite), *about_scales]
+    found += findings(subject, layers, comparisons, looked.unseen)
+    found = with_outliers(model, captures, layers, found)
     advisor = Advisor(model, batch, rows, captures, layers)
     layers, found = advised(advisor, captures, layers, found, untrained=subject.at_initialisation)
+    replayed = _what_if(captures, measured, rules, rows, progress)
+    if detail:
+        layers = with_detail(_with_curves(layers, captures, measured, progress), measured)
     record = CheckRecord(
         schema=SCHEMA,
         created=datetime.now(UTC).isoformat(timespec="seconds"),
         model=subject,
         versions=versions("torch", "transformers"),
-        layers=with_detail(layers, measured) if detail else layers,
+        layers=layers,
         findings=gravest_first(naming_weights(found, lambda: not_finite_weights(model))),
         what_if=replayed,
         comparisons=comparisons,
-        unseen=tuple(unseen),
-        cost=Cost(time.perf_counter() - started, model_seconds, _peak_mib()),
+        unseen=tuple(looked.unseen),
+        cost=Cost(time.perf_counter() - started, looked.seconds, _peak_mib()),
         context=context_of(layers, context) if context else None,
         not_compared=skipped,
     )
@@ -108,6 +105,12 @@ def _measured(captures: list[Capture], rows: int | None, progress: Progress) -> 
         progress(Text("measuring {name}", "测量 {name}").format(name=capture.name), 0.1 + 0.4 * index / len(captures))
         measured.append(measure(capture, rows))
     return measured
+
+
+def _with_curves(
+    layers: tuple[Layer, ...], captures: list[Capture], measured: list[RowStats], progress: Progress
+) -> tuple[Layer, ...]:
+    return with_curves(layers, captures, measured, lambda what, i: progress(what, 0.8 + 0.2 * i / len(captures)))
 
 
 def _what_if(

@@ -225,7 +225,9 @@ def findings(
     found += [_across_batch(layer) for layer in layers if layer.kind == "batch"]
     found += [_disagreement(comparison) for comparison in comparisons if not comparison.agree]
     found += [_unseen(module) for module in unseen]
-    return found if layers or found else [finding("nothing-seen", "warning", (None, None), {})]
+    if layers or any(one.severity != "note" for one in found):
+        return found
+    return [finding("nothing-seen", "warning", (None, None), {}), *found]
 
 
 def gravest_first(found: Iterable[Finding]) -> tuple[Finding, ...]:

@@ -14,6 +14,7 @@ from isotherm.checkup.batch import PASSAGE, TOKENS, decoder_tokens, is_diffusion
 from isotherm.checkup.generated import moved
 from isotherm.checkup.loading.loaded import Loaded
 from isotherm.checkup.measure import Batch
+from isotherm.checkup.wrappers import inner
 from isotherm.errors import ArgumentError, InputError
 from isotherm.language import Text
 
@@ -77,7 +78,7 @@ def _arguments(batch: Batch) -> tuple[tuple[Any, ...], dict[str, Any]]:
 
 def _fits(model: nn.Module, positional: tuple[Any, ...], keywords: dict[str, Any]) -> bool:
     try:
-        signature = inspect.signature(model.forward)
+        signature = inspect.signature(inner(model).forward)
     except (TypeError, ValueError):  # Python cannot tell, and the model will say
         return True
     try:

@@ -1,18 +1,21 @@
 """Compare a model's attention implementations: they compute one formula, so their statistics must agree."""
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from itertools import chain, repeat
 from typing import Any
 
-from torch import nn
+from torch import Tensor, nn
 
 from isotherm.checkup.layers import layers_of
 from isotherm.checkup.measure import Batch, look, measure
 from isotherm.checkup.thresholds import SAME_STATISTICS
 from isotherm.checkup.wrappers import with_implementations
 from isotherm.language import Text
+from isotherm.probe import Capture
 from isotherm.record import Comparison, HeadStats, Layer, NotCompared
+from isotherm.record.plain import finite
 
 IMPLEMENTATIONS = ("eager", "sdpa")
 """The implementations that run on any machine. Flash needs a GPU, and flex a compiler."""
@@ -25,10 +28,10 @@ HALF_PRECISION_ROOM = 5.0
 
 
 def compare_implementations(
-    model: nn.Module, batch: Batch, rows: int | None, present: tuple[Layer, ...]
+    model: nn.Module, batch: Batch, rows: int | None, present: tuple[Layer, ...], captures: Sequence[Capture]
 ) -> tuple[tuple[Comparison, ...], tuple[NotCompared, ...]]:
-    """Compare the present implementation, measured as `present`, with each other one; and say which could not be compared, and
-    why. A model without a choice gives neither."""
+    """Compare the present implementation, captured and measured as `present`, with each other one; and say which could not be
+    compared, and why. A model without a choice gives neither."""
     parts = with_implementations(model)
     if not parts or not present:
         return (), ()
@@ -41,11 +44,12 @@ def compare_implementations(
             continue
         try:
             with switched(model, other) as why_not:
-                layers = _measured(model, batch, rows) if why_not is None else ()
+                seen, layers = _measured(model, batch, rows) if why_not is None else ([], ())
         except Exception as error:
-            layers, why_not = (), RAISED.format(error=_said(error))
+            seen, layers, why_not = [], (), RAISED.format(error=_said(error))
         if layers:
-            compared.append(difference(present, layers, (current, other), tolerance))
+            names = current, other
+            compared.append(difference(present, layers, names, tolerance, inherited(captures, seen, present)))
         else:
             skipped.append(NotCompared(other, why_not or NOTHING_SEEN))
     return tuple(compared), tuple(skipped)
@@ -55,9 +59,29 @@ def _said(error: Exception) -> str:
     return f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
 
 
-def _measured(model: nn.Module, batch: Batch, rows: int | None) -> tuple[Layer, ...]:
+def _measured(model: nn.Module, batch: Batch, rows: int | None) -> tuple[list[Capture], tuple[Layer, ...]]:
     captures = look(model, batch).captures
-    return layers_of(model, captures, [measure(capture, rows) for capture in captures])
+    return captures, layers_of(model, captures, [measure(capture, rows) for capture in captures])
+
+
+def inherited(one: Sequence[Capture], other: Sequence[Capture], layers: Sequence[Layer]) -> list[float]:
+    """How much each layer's statistics may differ because its q and k do: rounding in earlier layers is multiplied by the
+    size of the logits, and a model whose logits are far too large multiplies it again in each layer."""
+    found = []
+    for a, b, layer in zip(one, other, layers, strict=False):
+        apart = _direction(a.problem.q, b.problem.q) + _direction(a.problem.k, b.problem.k)
+        largest = max((abs(head.max_logit or 0.0) for head in layer.head_stats), default=0.0)
+        found.append(apart * largest)
+    return found
+
+
+def _direction(a: Tensor, b: Tensor) -> float:
+    """How far `b` is from a multiple of `a`, as a part of its size. 0 if they cannot be compared."""
+    if a.shape != b.shape or not a.numel():
+        return 0.0
+    a, b = a.double(), b.double()
+    rest = b - a * ((a * b).sum() / a.square().sum())
+    return finite((rest.norm() / b.norm()).item()) or 0.0
 
 
 _turns = threading.Condition()
@@ -115,13 +139,19 @@ def _switch(model: nn.Module, implementation: str) -> Text | None:
     return None
 
 
-def difference(a: tuple[Layer, ...], b: tuple[Layer, ...], names: tuple[str, str], tolerance: float) -> Comparison:
-    """The first layer that differs by more than the tolerance, since later layers inherit its error; else the worst one."""
+def difference(
+    a: tuple[Layer, ...],
+    b: tuple[Layer, ...],
+    names: tuple[str, str],
+    tolerance: float,
+    inherited: Sequence[float] = (),
+) -> Comparison:
+    """The first layer that differs by more than the tolerance and what it inherited from earlier layers; else the worst one."""
     worst = Comparison(names, None, "layers", float(len(a) != len(b)), tolerance, agree=len(a) == len(b))
     if len(a) != len(b):
         return worst
-    for one, other in zip(a, b, strict=True):
-        statistic, gap = _gap(one, other)
+    for one, other, excused in zip(a, b, chain(inherited, repeat(0.0)), strict=False):
+        statistic, gap = _gap(one, other, excused)
         if worst.layer is None or gap > worst.difference:
             worst = Comparison(names, one.index, statistic, gap, tolerance, agree=gap <= tolerance)
         if gap > tolerance:
@@ -129,14 +159,14 @@ def difference(a: tuple[Layer, ...], b: tuple[Layer, ...], names: tuple[str, str
     return worst
 
 
-def _gap(one: Layer, other: Layer) -> tuple[str, float]:
-    """The statistic that differs most, and its relative difference."""
+def _gap(one: Layer, other: Layer, inherited: float) -> tuple[str, float]:
+    """The statistic that differs most, and its relative difference beyond what was inherited. A scale inherits nothing."""
     gaps = [("none", 0.0)]
     if one.scale.effective is not None and other.scale.effective is not None:
         gaps.append(("scale", _relative(one.scale.effective, other.scale.effective)))
     for a, b in zip(one.head_stats, other.head_stats, strict=True):
         for name, read in _READ.items():
-            gaps.append((name, _relative(read(a), read(b), least=_LEAST[name])))
+            gaps.append((name, max(0.0, _relative(read(a), read(b), least=_LEAST[name]) - inherited)))
     return max(gaps, key=lambda gap: gap[1])
 
 

@@ -1,7 +1,6 @@
 """Run a model once under the probe and measure every softmax row of what it captured."""
 
 import copy
-import inspect
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -12,7 +11,6 @@ from torch import Tensor, nn
 
 from isotherm.checkup.inputs import across_pictures
 from isotherm.checkup.padding import with_padding
-from isotherm.checkup.wrappers import inner
 from isotherm.ops import Problem, statistics_at
 from isotherm.probe import Capture, NotFinite, Seen, is_finite, probe
 from isotherm.probe.heads import head_count
@@ -66,24 +64,13 @@ def _look(model: nn.Module, batch: Batch, closely: Sequence[str]) -> tuple[Seen,
 
 
 def call(model: nn.Module, batch: Batch) -> Any:
-    """Call the model on a batch of any of the three kinds. A dict that does not fit the names of the model's arguments is its
-    one argument (sentence-transformers, Lightning); the model gets a copy, since such models add to it."""
+    """Call the model on a batch of any of the three kinds. A dict among positional arguments is copied: models that take one
+    (sentence-transformers, Lightning) add to it."""
     if isinstance(batch, Tensor):
         return model(batch)
-    if not isinstance(batch, Mapping):
-        return model(*batch)
-    return model(**batch) if _fits(model, (), batch) or not _fits(model, (batch,), {}) else model(copy.copy(batch))
-
-
-def _fits(model: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:
-    """Whether the model's forward takes these arguments."""
-    try:
-        inspect.signature(inner(model).forward).bind(*args, **kwargs)
-    except TypeError:
-        return False
-    except ValueError:  # no signature
-        return not args
-    return True
+    if isinstance(batch, Mapping):
+        return model(**batch)
+    return model(*(copy.copy(value) if isinstance(value, Mapping) else value for value in batch))
 
 
 def measure(capture: Capture, rows: int | None = None) -> RowStats:

@@ -7,8 +7,8 @@ has to stand apart as well, the witness. Without a norm these lengths depend on 
 within a layer: one head's with the others', q's with k's.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from math import exp, isfinite, log
 from statistics import median
 from typing import Literal
@@ -54,11 +54,23 @@ class Sized:
         return kind_of(layer.name), layer.kind, of_head, self.which, self.measure, shape
 
 
-def outliers(
-    model: nn.Module, captures: Sequence[Capture], layers: Sequence[Layer], told: Iterable[Finding] = ()
+def with_outliers(
+    model: nn.Module, captures: Sequence[Capture], layers: Sequence[Layer], found: Sequence[Finding]
 ) -> list[Finding]:
-    """Findings about layers and heads that stand apart. Heads whose logits are too large by findings in `told` are left out. A
-    layer that runs several times counts once, and one whose head stands apart is not named as well."""
+    """The findings, and those about layers and heads that stand apart. A head whose logits are too large is named only once:
+    its finding then says how many times its siblings' size it has, so that the advice can bring it down to them."""
+    apart = {(one.layer, one.head): one for one in outliers(model, captures, layers)}
+    told = []
+    for one in found:
+        same = apart.pop((one.layer, one.head), None) if one.code in ("logits-large", "logits-diverging") else None
+        ratio = None if same is None else {"times_siblings": same.evidence["ratio"]}
+        told.append(one if ratio is None else replace(one, evidence=one.evidence | ratio))
+    return [*told, *apart.values()]
+
+
+def outliers(model: nn.Module, captures: Sequence[Capture], layers: Sequence[Layer]) -> list[Finding]:
+    """Findings about layers and heads that stand apart. A layer that runs several times counts once, and one whose head stands
+    apart is not named as well."""
     first = {layer.name: layer.index for layer in reversed(layers)}
     kinds: dict[tuple[object, ...], list[Sized]] = {}
     for index in sorted(first.values()):
@@ -68,12 +80,10 @@ def outliers(
     found = [one for siblings in kinds.values() for one in _apart(siblings)]
     of_heads = {one.layer for one in found if one.head is not None}
     of_sides = {one.layer for one in found if one.evidence["of"] != "q and k"}
-    known = {(one.layer, one.head) for one in told if one.code in ("logits-large", "logits-diverging")}
     kept = [
         one
         for one in found
-        if (one.layer, one.head) not in known
-        and not (one.head is None and one.layer in of_heads)
+        if not (one.head is None and one.layer in of_heads)
         and not (one.evidence["of"] == "q and k" and one.layer in of_sides)
     ]
     return sorted(kept, key=lambda one: (one.layer or 0, -1 if one.head is None else one.head))
@@ -126,7 +136,7 @@ def _projection(model: nn.Module, factor: Factor) -> tuple[nn.Module | None, Ten
     owner, _, last = factor.source.rpartition(".")
     try:
         named = getattr(model.get_submodule(owner), last) if last else model
-    except AttributeError:  # a compiled module has another name
+    except (AttributeError, RuntimeError):  # a compiled module has another name, a scripted one cannot be asked
         return None, None
     module = named if isinstance(named, nn.Module) else None
     weights = [named] if module is None else [getattr(module, name, None) for name in ("weight", "in_proj_weight")]

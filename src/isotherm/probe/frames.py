@@ -53,7 +53,9 @@ class Frame:
     """A module call under way.
 
     `explained` is set once an attention call inside it was captured or listed as unseen. `unnormalised` says that a product of
-    two activations was multiplied with a third, without weights that sum to one. `met` names an operator nothing sees into.
+    two activations was multiplied with a third, without weights that sum to one; `other_softmax`, that there was a softmax over
+    something else. `met` names an operator nothing sees into. `blocks` are the indices of captures whose rows were
+    not divided by their sums yet.
     """
 
     module: nn.Module
@@ -61,7 +63,14 @@ class Frame:
     records: list[Record] = field(default_factory=list)
     explained: bool = False
     unnormalised: bool = False
+    other_softmax: bool = False
     met: str = ""
+    blocks: list[int] = field(default_factory=list)
+
+    @property
+    def noteworthy(self) -> bool:
+        """Whether something happened that may have to be said of the module."""
+        return bool(self.unnormalised or self.other_softmax or self.met or self.blocks)
 
     @property
     def kind(self) -> str:
@@ -161,7 +170,7 @@ class Frames:
         """Whether the module is the innermost, is neither projection, norm nor attention, and recorded nothing. Then its frame
         can simply be dropped."""
         frame = self.top
-        if frame is None or frame.module is not module or frame.records or frame.explained:
+        if frame is None or frame.module is not module or frame.records or frame.explained or frame.noteworthy:
             return False
         return not (frame.projects or frame.normalises or frame.attends)
 
@@ -176,6 +185,7 @@ class Frames:
         parent = self.top
         if parent is not None:
             parent.explained = parent.explained or frame.explained
+            parent.unnormalised = parent.unnormalised or (frame.unnormalised and not frame.explained)
             if frame.projects or frame.normalises:
                 self.note(parent, frame.name, "projection" if frame.projects else "norm", given, result)
             elif not frame.explained and self._is_small(module):

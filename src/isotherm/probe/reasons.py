@@ -28,3 +28,7 @@ ELSEWHERE = Text(
     "the forward ran it in another thread, which a probe does not follow",
     "前向在另一个线程中运行它，探针不跟踪其他线程",
 )
+IN_BLOCKS = Text(
+    "it computes each row in several blocks of keys and divides by the sum at the end, so no whole row can be read",
+    "它将每一行按键分成几块计算，最后才除以总和，因此读不到完整的一行",
+)

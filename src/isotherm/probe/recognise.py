@@ -46,7 +46,10 @@ def recognise_weights(session: Session, trail: Trail, weights: Tensor, axis: int
         return False
     below_one = not normalised and not trail.noisy and bool((sums < 1 + near).all())
     rest = (1 - sums).clamp(min=0) if below_one else None
+    before = len(session.seen.captures)
     _recognise(session, trail, weights.double().log(), axis, rest)
+    if not normalised and rest is None and session.frames.attending is not None:
+        session.frames.attending.blocks.append(before)
     return True
 
 
@@ -102,6 +105,8 @@ def _fold(session: Session, lead: tuple[int, ...], k: Tensor, module: nn.Module 
 
 def _oriented(scores: Scores, axis: int) -> Scores | None:
     """The scores with the keys as columns; None if the axis is neither rows nor columns."""
+    if scores.view is not None:
+        return None
     place = scores.order[axis] - len(scores.lead)
     return None if place < 0 else scores if place == 1 else scores.turned()
 

@@ -18,6 +18,11 @@ from isotherm.probe.masks import NEVER
 _origins = count()
 
 
+def new_origin() -> int:
+    """A number that no product had before."""
+    return next(_origins)
+
+
 class Added(NamedTuple):
     """A term that was added. `own` says that it was made of the scores themselves, so it is no bias."""
 
@@ -34,6 +39,7 @@ class Scores:
     - `multipliers`: factors that differ between heads, rows or columns.
     - `cap`: the multiplier after a tanh, None without one.
     - `hidden`: True where a number so low was written that the entry is never attended.
+    - `view`: the shape that the tensor has now, if that cuts rows or columns into pieces (of pictures, say).
     - `learned`: the rows are a parameter of the model, such as a learned query; the columns never are.
     - `zeroed`: True where the product was replaced by 0 (a multiplicative mask).
     """
@@ -50,11 +56,12 @@ class Scores:
     hidden: tuple[Tensor, ...] = ()
     zeroed: tuple[Tensor, ...] = ()
     learned: bool = False
+    view: tuple[int, ...] | None = None
 
     @classmethod
     def of(cls, a: Tensor, b: Tensor, lead: tuple[int, ...], order: tuple[int, ...]) -> "Scores":
         """The plain product a·bᵀ."""
-        return cls(a, b, lead, order, next(_origins))
+        return cls(a, b, lead, order, new_origin())
 
     @property
     def canonical_shape(self) -> tuple[int, ...]:
@@ -64,10 +71,16 @@ class Scores:
     @property
     def shape(self) -> tuple[int, ...]:
         """The shape of the tensor."""
+        return self._whole_shape if self.view is None else self.view
+
+    @property
+    def _whole_shape(self) -> tuple[int, ...]:
         return tuple(self.canonical_shape[axis] for axis in self.order)
 
     def canonical(self, tensor: Tensor) -> Tensor:
         """A tensor that broadcasts against this one, in the canonical layout."""
+        if self.view is not None:
+            tensor = torch.broadcast_to(tensor, self.view).reshape(self._whole_shape)
         if self.order == tuple(range(len(self.order))) and tensor.dim() >= 2:
             return (
                 tensor  # the same object, since a model passes one mask to all of its layers, and it is split only once
@@ -83,7 +96,7 @@ class Scores:
             if self.cap is None:
                 return replace(self, factor=self.factor * factor, added=added)
             return replace(self, cap=self.cap * factor, added=added)
-        if not isinstance(by, Tensor) or by.dim() > len(self.order):
+        if not isinstance(by, Tensor) or by.dim() > len(self.shape):
             return None
         by = self.canonical(by)
         if by.shape[-1] != 1 and by.shape[-2] != 1 and not bool(((by == 0) | (by == 1)).all()):
@@ -100,7 +113,7 @@ class Scores:
             return None
         if not isinstance(term, Tensor) or term.dim() == 0:
             return self
-        if term.dim() > len(self.order):
+        if term.dim() > len(self.shape):
             return None
         return replace(self, added=(*self.added, Added(times, self.canonical(term), own)))
 
@@ -124,7 +137,7 @@ class Scores:
     def without(self, hidden: object, filled: object) -> "Scores | None":
         """The scores with `filled` written where `hidden` is true. None unless that hides an entry, or writes 0."""
         value = number(filled)
-        if value is None or not isinstance(hidden, Tensor) or hidden.dim() > len(self.order):
+        if value is None or not isinstance(hidden, Tensor) or hidden.dim() > len(self.shape):
             return None
         where = self.canonical(hidden).bool()
         if value == 0:
@@ -151,19 +164,23 @@ class Scores:
             zeroed=tuple(mask.mT for mask in self.zeroed),
         )
 
-    def reordered(self, axes: tuple[int, ...]) -> "Scores":
-        """The tensor with its axes in another order."""
-        return replace(self, order=tuple(self.order[axis] for axis in axes))
+    def reordered(self, axes: tuple[int, ...]) -> "Scores | None":
+        """The tensor with its axes in another order; None if they are cut into pieces."""
+        return None if self.view is not None else replace(self, order=tuple(self.order[axis] for axis in axes))
 
     def viewed(self, shape: tuple[int, ...]) -> "Scores | None":
-        """The tensor in another shape: other leading axes, or axes of size 1 inserted or removed anywhere."""
+        """The tensor in another shape: other leading axes, axes of size 1 inserted or removed anywhere, or any other one, in
+        which terms may be added until the tensor has its old shape again."""
         if shape == self.shape:
             return self
         if torch.Size(shape).numel() != torch.Size(self.shape).numel():
-            return self._broadcast(shape)
+            return None if self.view is not None else self._broadcast(shape)
+        if self.view is not None:
+            whole = replace(self, view=None)
+            return whole if shape == whole.shape else whole.viewed(shape)
         if self.order == tuple(range(len(self.order))) and shape[-2:] == self.shape[-2:]:
             return self._with_lead(shape[:-2], tuple(range(len(shape))))
-        return self._with_ones(shape)
+        return self._with_ones(shape) or replace(self, view=shape)
 
     def _broadcast(self, shape: tuple[int, ...]) -> "Scores | None":
         """Leading axes of size 1 that a term has made longer."""

@@ -19,7 +19,7 @@ from isotherm.probe.keep import Keeper, storage_of
 from isotherm.probe.kinds import has_one_input, kind_of
 from isotherm.probe.masks import Masks, Terms, padded_positions
 from isotherm.probe.owner import sessions_here
-from isotherm.probe.reasons import ELSEWHERE, FAILED, KERNEL, MISMATCH, NO_SOFTMAX, OPAQUE
+from isotherm.probe.reasons import ELSEWHERE, FAILED, IN_BLOCKS, KERNEL, MISMATCH, NO_SOFTMAX, OPAQUE, OTHER_SOFTMAX
 from isotherm.record import Severity, Unseen
 
 if TYPE_CHECKING:
@@ -188,12 +188,19 @@ class Session:
         self.miss(why, name, kind)
 
     def is_weight(self, tensor: Tensor) -> bool:
-        """Whether the tensor is a parameter of the model, or a view of one."""
-        if isinstance(tensor, nn.Parameter):
-            return True
+        """Whether the tensor is a parameter of the model, a buffer that the forward does not write to, or a view of one."""
+        return isinstance(tensor, nn.Parameter) or storage_of(tensor) in self._known_weights()
+
+    def _known_weights(self) -> set[int]:
         if self._weights is None:
-            self._weights = {storage_of(parameter) for parameter in self.model.parameters()}
-        return storage_of(tensor) in self._weights
+            own = (*self.model.parameters(), *self.model.buffers())
+            self._weights = {storage_of(tensor) for tensor in own if tensor.layout is torch.strided}
+        return self._weights
+
+    def before_write(self, tensor: Tensor) -> None:
+        """Prepare for the model to write to a tensor. A buffer that it writes to is a cache, and no weight."""
+        self.keeper.before_write(tensor)
+        self._known_weights().discard(storage_of(tensor))
 
     def is_close_to_top(self) -> bool:
         """Whether the innermost module is one to look at closely."""
@@ -285,9 +292,24 @@ class Session:
                 self._inspect(frame, result)
 
     def _account(self, frame: Frame, result: Any) -> None:
+        """See to a module that has returned.
+
+        Rows that were not divided by their sums when they were used are whole if the module had them once. If it had several,
+        they are blocks of longer rows: they are withdrawn, and the module is listed as unseen.
+        """
+        if len(frame.blocks) > 1:
+            self.withdraw(frame.blocks[0])
+            self.miss(IN_BLOCKS, frame.name, frame.kind)
+        else:
+            self._suspect(frame, result)
+
+    def _suspect(self, frame: Frame, result: Any) -> None:
         """Suspect a module that may attend if nothing was captured in it. After a close look, list it as unseen if its result
         does not come from its projections, or if it has no softmax."""
-        if frame.explained or not frame.may_attend:
+        if frame.explained or not (frame.may_attend or frame.other_softmax):
+            return
+        if frame.other_softmax:
+            self.miss(OTHER_SOFTMAX, frame.name, frame.kind)
             return
         if self.close_look is None:
             self.seen.suspects.append(frame.name)

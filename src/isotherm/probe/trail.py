@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from isotherm.probe.scores import Scores, number
+from isotherm.probe.scores import Scores, new_origin, number
 
 Args = tuple[Any, ...]
 Kwargs = dict[str, Any]
@@ -38,6 +38,11 @@ class Trail:
     def of(cls, scores: Scores) -> "Trail":
         """The trail of a product."""
         return cls(frozenset({scores.origin}), scores, scores)
+
+    @classmethod
+    def unknown(cls) -> "Trail":
+        """The trail of something that compares two activations, but is no product of them."""
+        return cls(frozenset({new_origin()}), None, None)
 
     def now(self, scores: Scores | None) -> "Trail":
         """The same trail one step on."""

@@ -13,7 +13,6 @@ from torch.utils.weak import WeakTensorKeyDictionary
 
 from isotherm.probe import flex, multihead, opaque, products, sdpa
 from isotherm.probe.parts import parts_of, weight_of
-from isotherm.probe.reasons import OTHER_SOFTMAX
 from isotherm.probe.recognise import recognise_logits, recognise_weights
 from isotherm.probe.scores import Scores
 from isotherm.probe.session import Session
@@ -26,7 +25,7 @@ NORMS = frozenset({"normalize", "layer_norm", "rms_norm", "group_norm", "native_
 SOFTMAXES = frozenset({"softmax", "special_softmax", "safe_softmax", "softmin", "gumbel_softmax"})
 SUMS = frozenset({"sum", "mean"})
 KERNELS = frozenset({"scaled_dot_product_attention", "multi_head_attention_forward", "flex_attention"})
-ALWAYS = frozenset({*PRODUCTS, *NORMS, *SOFTMAXES, *KERNELS, opaque.NAME})
+ALWAYS = frozenset({*PRODUCTS, *NORMS, *SOFTMAXES, *KERNELS, opaque.NAME, "cdist"})
 """Functions that are always looked at. Others matter only while a product is being followed."""
 CONTAINERS = (tuple, list)
 OUTER = frozenset({"mul", "multiply", "__mul__"})
@@ -114,7 +113,7 @@ class Watch:
             self._softmax(name, *positional(name, args, kwargs))
         target = kwargs.get("out", args[0] if args and _writes(name) else None)
         if isinstance(target, Tensor):
-            self.session.keeper.before_write(target)
+            self.session.before_write(target)
 
     def after(self, name: str, args: Any, kwargs: Any, result: Any) -> None:
         """Look at a call that has run."""
@@ -180,6 +179,8 @@ class Watch:
             return None
         if name in PRODUCTS:
             return self._multiplied(name, args, kwargs, results[0])
+        if name == "cdist":
+            return Trail.unknown()
         if name in SUMS and isinstance(args[0], Tensor) and args[0] in self._outer:
             return self._summed(name, args, kwargs)
         known = [trail for one in _flat((*args, *kwargs.values())) if (trail := self._find(one)) is not None]
@@ -217,7 +218,7 @@ class Watch:
     def _mixed(self, tensor: Tensor, axis: int) -> Trail | None:
         """The trail of scores that are mixed over their heads; None if the product is over rows or keys."""
         trail = self._find(tensor)
-        if trail is None or trail.scores is None or trail.captured:
+        if trail is None or trail.scores is None or trail.scores.view is not None or trail.captured:
             return None
         return trail.lost() if trail.scores.order[axis % tensor.dim()] < len(trail.scores.lead) else None
 
@@ -312,7 +313,7 @@ class Watch:
             return
         frame = self.session.frames.attending
         if frame is not None and frame.attends and logits.dim() > 2:
-            self.session.miss(OTHER_SOFTMAX, frame.name, frame.kind)
+            frame.other_softmax = True
 
 
 def _factors(name: str, args: Any) -> tuple[tuple[Tensor, int], tuple[Tensor, int]] | None:
