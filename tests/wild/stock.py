@@ -15,8 +15,9 @@ TOKENS, BATCH, VOCABULARY = 20, 2, 99
 @dataclass(frozen=True)
 class Stock:
     """`layers` attention computations in one forward (those without a softmax need not be counted), of which at most `unseen`
-    are only listed as unseen and at most `unknown` have a scale that is not known. `true` are the codes of errors and warnings that are true of this model as it
-    is built here, and `why` says why. `whole` batches are dictionaries that the model takes as one argument."""
+    are only listed as unseen and at most `unknown` have a scale that is not known. `true` are the codes of errors and warnings
+    that are true of this model as it is built here, and `why` says why. `whole` batches are dictionaries that the model takes
+    as one argument."""
 
     library: str
     build: Callable[[], Made]
