@@ -1,4 +1,5 @@
-"""Times a check on the CPU against a plain forward, and against `output_attentions=True` with the same statistics.
+"""Times a check on the CPU against a plain forward, and against `output_attentions=True` with the same statistics, all without
+gradients: a check keeps the caller's grad mode.
 
 Writes benchmarks/results/check_cpu.csv and check_cpu.json, and prints the ratios. A first argument, such as MiniLM, measures
 only the models whose name begins so.
@@ -87,11 +88,13 @@ def materialised(model: Any, batch: dict[str, Any]) -> None:
     model.set_attn_implementation("sdpa")
 
 
+@torch.no_grad()
 def bare(model: nn.Module, batch: dict[str, Any]) -> None:
     """A check with exact statistics, without what-if and without comparing implementations."""
     check(model, batch, **BARE)
 
 
+@torch.no_grad()
 def whole(model: nn.Module, batch: dict[str, Any]) -> None:
     """The whole default check."""
     _ = check(model, batch).record

@@ -111,9 +111,8 @@ def is_diffusion(model: nn.Module) -> bool:
 def place(model: nn.Module) -> tuple[torch.device, torch.dtype | None]:
     """The device that the model's input belongs on, and the precision of its first weights with decimals. Weights that are
     kept elsewhere until they are needed are on no device; their input is moved when they run."""
-    tensors = list(model.parameters())
-    device = next((tensor.device for tensor in tensors if not tensor.is_meta), torch.device("cpu"))
-    return device, next((tensor.dtype for tensor in tensors if tensor.is_floating_point()), None)
+    device = next((tensor.device for tensor in model.parameters() if not tensor.is_meta), torch.device("cpu"))
+    return device, next((tensor.dtype for tensor in model.parameters() if tensor.is_floating_point()), None)
 
 
 def _tokens(loaded: Loaded, text: str, length: int, tokenizer: Any) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from math import e, log2, sqrt
 
 from isotherm.checkup.declare import CONVENTION, first_source
@@ -40,6 +41,7 @@ KNOWN_RULES = (
 )  # fmt: skip
 
 
+@lru_cache(maxsize=4096)
 def kind_of(name: str) -> str:
     """A layer's name without its numbers: siblings share it.
 

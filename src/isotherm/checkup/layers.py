@@ -28,9 +28,9 @@ def layers_of(
     yours: Declarations = Declarations(),  # noqa: B008, it is frozen
 ) -> tuple[Layer, ...]:
     """The layers of captured and measured calls. `yours` are the rules that you declared."""
-    layers = []
+    layers, modules = [], {name.replace("_orig_mod.", ""): module for name, module in model.named_modules()}
     for index, (capture, stats, heads) in enumerate(zip(captures, measured, heads_of_layers(measured), strict=True)):
-        place = _place(model, index, capture)
+        place = _place(modules, index, capture)
         expected = _expected(capture, place, yours.at(index, capture.name))
         keys = int(stats.n.max()) if stats.n.numel() else 0
         layers.append(
@@ -63,10 +63,9 @@ def _audited(capture: Capture, expected: Declared) -> ScaleAudit:
     return replace(found, note=NO_CONVENTION) if expected is NO_RULE else found
 
 
-def _place(model: nn.Module, index: int, capture: Capture) -> LayerPlace:
+def _place(modules: dict[str, nn.Module], index: int, capture: Capture) -> LayerPlace:
     """Find the layer's module by its name, and the configuration of that module or of the nearest one around it."""
     names = capture.name.split(".") if capture.name else []
-    modules = {name.replace("_orig_mod.", ""): module for name, module in model.named_modules()}
     around = [modules[".".join(names[:end])] for end in range(len(names), -1, -1)]
     config = next((found for module in around if (found := getattr(module, "config", None)) is not None), None)
     layer = getattr(around[0], "layer_idx", None)

@@ -51,8 +51,14 @@ def look(model: nn.Module, batch: Batch) -> Look:
 
 def _head_counts(model: nn.Module, captures: Sequence[Capture]) -> dict[str, int | None]:
     """The number of heads that each captured module declares."""
-    modules = dict(model.named_modules())
-    return {name: head_count(modules.get(name)) for name in {capture.name for capture in captures}}
+    return {name: head_count(_submodule(model, name)) for name in {capture.name for capture in captures}}
+
+
+def _submodule(model: nn.Module, name: str) -> nn.Module | None:
+    try:
+        return model.get_submodule(name)
+    except (AttributeError, RuntimeError):  # compiled modules have other names, and scripted ones cannot be asked
+        return None
 
 
 def _look(model: nn.Module, batch: Batch, closely: Sequence[str]) -> tuple[Seen, Any, float]:

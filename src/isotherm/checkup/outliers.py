@@ -9,7 +9,7 @@ within a layer: one head's with the others', q's with k's.
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from math import exp, isfinite, log
+from math import exp, isfinite, log, prod, sqrt
 from statistics import median
 from typing import Literal
 
@@ -24,9 +24,13 @@ from isotherm.probe import Capture, Factor
 from isotherm.record import Finding, Layer
 
 WEIGHTS, VECTORS = Text("weights", "权重"), Text("vectors", "向量")
-ROWS = 16
-"""How many rows of a head's weights are read, spread evenly."""
+ROWS, COLUMNS = 16, 96
+"""How many rows and columns of a head's weights are read, about, spread evenly."""
+POSITIONS = 64
+"""How many positions are read for the sizes of q and k, about."""
 A_LAYER, A_HEAD = Text("{name}", "{name}"), Text("{name}, head {head}", "{name} 第 {head} 头")
+Projection = tuple[nn.Module | None, Tensor | None]
+"""A projection and its weight; None where there is none to read."""
 THIS_LAYER = Text("this layer", "该层")
 
 
@@ -91,11 +95,12 @@ def outliers(model: nn.Module, captures: Sequence[Capture], layers: Sequence[Lay
 
 def _sizes(model: nn.Module, capture: Capture, layer: Layer) -> Iterator[Sized]:
     """All that is compared of one layer."""
-    q, k = (_rms(used, (0, 2, 3)).tolist() for used in (capture.problem.q, capture.problem.k))
-    yield from _of_side(model, layer, "q", q, capture.q_factor)
-    yield from _of_side(model, layer, "k", k, capture.k_factor)
+    q, k = (_rms(_some(used), (0, 2, 3)).tolist() for used in (capture.problem.q, capture.problem.k))
+    own, others = _projection(model, capture.q_factor), _projection(model, capture.k_factor)
+    yield from _of_side(own, layer, "q", q, capture.q_factor)
+    yield from _of_side(others, layer, "k", k, capture.k_factor)
     source, other = capture.q_factor.source, capture.k_factor.source
-    _, weight = _projection(model, capture.q_factor)
+    weight = own[1]
     if weight is not None and source == other and capture.k_factor.kind != "normalised" and median(q) and median(k):
         whole, shape = float(_rms(weight, (0, 1))), tuple(weight.shape)
         lean = median(q) / median(k)
@@ -105,14 +110,16 @@ def _sizes(model: nn.Module, capture: Capture, layer: Layer) -> Iterator[Sized]:
 
 
 def _of_side(
-    model: nn.Module, layer: Layer, which: Literal["q", "k"], vectors: list[float], factor: Factor
+    projection: Projection, layer: Layer, which: Literal["q", "k"], vectors: list[float], factor: Factor
 ) -> Iterator[Sized]:
     """What is compared of q or k alone."""
     spreads, source, group = [head.logit_std for head in layer.head_stats], factor.source, layer.heads // len(vectors)
     known = [spread for spread in spreads if spread is not None]
-    module, weight = _projection(model, factor)
+    module, weight = projection
     if weight is not None and isinstance(module, nn.Linear) and weight.shape[0] == len(vectors) * layer.head_dim:
-        rows = weight.unflatten(0, (len(vectors), -1))[:, :: max(1, layer.head_dim // ROWS)]
+        rows = weight.unflatten(0, (len(vectors), -1))[
+            :, :: max(1, layer.head_dim // ROWS), :: max(1, weight.shape[1] // COLUMNS)
+        ]
         sizes, shape = _rms(rows, (1, 2)).tolist(), tuple(weight.shape)
         yield Sized(layer, None, which, WEIGHTS, source, median(sizes), None, shape)
         for head, (size, length) in enumerate(zip(sizes, vectors, strict=True)):
@@ -124,11 +131,17 @@ def _of_side(
         yield Sized(layer, head * group, which, VECTORS, source, length, spreads[head * group] or 0.0)
 
 
+def _some(vectors: Tensor) -> Tensor:
+    """Some positions of [B, H, T, D], spread evenly: a size needs no more."""
+    return vectors[:, :, :: 1 + vectors.shape[2] // POSITIONS]
+
+
 def _rms(values: Tensor, over: tuple[int, ...]) -> Tensor:
-    return values.detach().float().square().mean(over).sqrt()
+    count = prod(values.shape[axis] for axis in over)
+    return torch.linalg.vector_norm(values.detach(), dim=over, dtype=torch.float32) / sqrt(count)
 
 
-def _projection(model: nn.Module, factor: Factor) -> tuple[nn.Module | None, Tensor | None]:
+def _projection(model: nn.Module, factor: Factor) -> Projection:
     """The projection and its weight, if that decides about sizes and is an ordinary matrix. A projection without a module is
     named after its weight."""
     if factor.source is None or factor.kind == "normalised":

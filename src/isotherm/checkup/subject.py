@@ -55,8 +55,9 @@ def _looks_untrained(model: nn.Module) -> bool:
     norms = [module for module in model.modules() if "norm" in type(module).__name__.lower()]
     if any(bool(count) for norm in norms if (count := getattr(norm, "num_batches_tracked", None)) is not None):
         return False
-    gains = [gain for norm in norms for gain in _gains(norm)]
-    return bool(gains) and all(bool(gain.eq(1).all() or gain.eq(0).all()) for gain in gains)
+    gains = (gain for norm in norms for gain in _gains(norm))
+    initial = (bool(gain.eq(1).all() or gain.eq(0).all()) for gain in gains)
+    return next(initial, False) and all(initial)  # the first gain that training has moved decides
 
 
 def _gains(norm: nn.Module) -> Iterator[Tensor]:

@@ -6,6 +6,7 @@ These outputs are kept until the module returns, so that q and k can be traced b
 import functools
 import re
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Any, Literal
 
 import torch
@@ -133,8 +134,8 @@ class Frames:
     """The frames of the calls under way, outermost first."""
 
     def __init__(self, model: nn.Module, keeper: Keeper) -> None:
-        self.names = {id(module): _plain(name) for name, module in model.named_modules()}
         self.modules = {_plain(name): module for name, module in model.named_modules()}
+        self.names = {id(module): name for name, module in self.modules.items()}
         self.stack: list[Frame] = []
         self._keeper = keeper
         self._small: dict[int, bool] = {}
@@ -143,6 +144,11 @@ class Frames:
     def top(self) -> Frame | None:
         """The innermost frame."""
         return self.stack[-1] if self.stack else None
+
+    @property
+    def in_projection(self) -> bool:
+        """Whether the innermost module is a plain `nn.Linear`."""
+        return bool(self.stack) and type(self.stack[-1].module) is nn.Linear
 
     @property
     def attending(self) -> Frame | None:
@@ -212,7 +218,7 @@ class Frames:
 
     def _is_small(self, module: nn.Module) -> bool:
         if id(module) not in self._small:
-            self._small[id(module)] = sum(1 for _ in module.modules()) <= SMALL + 1
+            self._small[id(module)] = sum(1 for _ in islice(module.modules(), SMALL + 2)) <= SMALL + 1
         return self._small[id(module)]
 
 

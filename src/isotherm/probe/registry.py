@@ -30,10 +30,11 @@ PAGED = Text("its keys are in a paged cache, which only the kernel can read", "é
 
 def places(model: nn.Module) -> Iterator[Place]:
     """Every attention function that the model may call. There is none if transformers is not in use."""
-    for mapping in _tables(model):
+    spaces = list(_namespaces(model))
+    for mapping in _tables(spaces):
         for key in [key for key, function in list(mapping.items()) if callable(function)]:
             yield Place.function(mapping, key, functools.partial(_attention_function, key))
-    for space in _namespaces(model):
+    for space in spaces:
         for name, function in list(space.items()):
             if "eager" in name and inspect.isfunction(function) and _is_attention(inspect.unwrap(function)):
                 yield Place.function(space, name, functools.partial(_attention_function, "eager"))
@@ -41,18 +42,18 @@ def places(model: nn.Module) -> Iterator[Place]:
 
 def _namespaces(model: nn.Module) -> Iterator[dict[str, Any]]:
     """The global names of the files that define the model's classes."""
-    files = {cls.__module__ for module in model.modules() for cls in type(module).__mro__}
+    files = {cls.__module__ for kind in {type(module) for module in model.modules()} for cls in kind.__mro__}
     for name in sorted(files):
         if name in sys.modules and not name.startswith(("torch.", "builtins", "abc", "isotherm.")):
             yield vars(sys.modules[name])
 
 
-def _tables(model: nn.Module) -> Iterator[MutableMapping[str, Any]]:
+def _tables(spaces: list[dict[str, Any]]) -> Iterator[MutableMapping[str, Any]]:
     """The table of attention functions that all models share, and those of single files. Plain dicts before 4.51."""
     utilities = sys.modules.get("transformers.modeling_utils")
     known = [] if utilities is None else [vars(utilities)]
     found: dict[int, MutableMapping[str, Any]] = {}
-    for space in [*known, *_namespaces(model)]:
+    for space in [*known, *spaces]:
         table = space.get("ALL_ATTENTION_FUNCTIONS")
         parts = (
             [table]

@@ -297,6 +297,8 @@ class Session:
         Rows that were not divided by their sums when they were used are whole if the module had them once. If it had several,
         they are blocks of longer rows: they are withdrawn, and the module is listed as unseen.
         """
+        if not (frame.records or frame.noteworthy):
+            return
         if len(frame.blocks) > 1:
             self.withdraw(frame.blocks[0])
             self.miss(IN_BLOCKS, frame.name, frame.kind)
