@@ -134,8 +134,9 @@ class Frames:
     """The frames of the calls under way, outermost first."""
 
     def __init__(self, model: nn.Module, keeper: Keeper) -> None:
-        self.modules = {_plain(name): module for name, module in model.named_modules()}
-        self.names = {id(module): name for name, module in self.modules.items()}
+        named = [(_plain(name), module) for name, module in model.named_modules()]
+        self.names = {id(module): name for name, module in named}
+        self.modules = dict(named)
         self.stack: list[Frame] = []
         self._keeper = keeper
         self._small: dict[int, bool] = {}

@@ -44,7 +44,7 @@ class Mode(TorchFunctionMode):
                 with session.own_work():
                     watch.after(name, args, kwargs, result)
             return result
-        if name == "linear" and session.frames.in_projection and not writes:
+        if name == "linear" and not writes and watch.idle and session.frames.in_projection:
             return func(*args, **kwargs)  # the module's frame is recorded when it returns
         if not session.awake:
             return self._unwatched(name, func, args, kwargs)

@@ -97,6 +97,11 @@ class Watch:
         self._trails = WeakTensorKeyDictionary()
         self._outer = WeakTensorKeyDictionary()
 
+    @property
+    def idle(self) -> bool:
+        """Whether nothing is being followed."""
+        return not self._trails.data
+
     def wants(self, name: str, args: Any, result: Any) -> bool:
         """Whether a call of a function that is not always looked at matters now."""
         if type(result) not in CONTAINERS and not isinstance(result, Tensor):
