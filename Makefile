@@ -40,7 +40,7 @@ fuzz: $(READY)  ## random inputs for every reader; make fuzz COUNT=1000 SECONDS=
 
 mutate: COUNT = 340
 mutate: $(READY)  ## small changes to the source that tests must notice; make mutate COUNT=50 SEED=1 PART=scale
-	@$(BIN)/python -m tests.mutate --count $(COUNT) --seed $(SEED) --part "$(PART)"
+	@OMP_NUM_THREADS=1 $(BIN)/python -m tests.mutate --count $(COUNT) --seed $(SEED) --part "$(PART)"
 
 lint: $(READY)  ## style and types
 	@echo "== style"

@@ -130,6 +130,9 @@ def switched(model: nn.Module, implementation: str) -> Iterator[Text | None]:
 def _switch(model: nn.Module, implementation: str) -> Text | None:
     """Switch every part of the model; the reason if one does not."""
     for part in with_implementations(model):
+        able = getattr(part, "_can_set_attn_implementation", None)
+        if callable(able) and not able():  # transformers would print a warning, and change nothing
+            return STAYS.format(part=type(part).__name__, implementation=part.config._attn_implementation)
         try:
             part.set_attn_implementation(implementation)
         except (ValueError, ImportError, TypeError, AttributeError) as error:
