@@ -40,7 +40,7 @@ PARTS = {  # part → its source and its tests
         "ops/*.py",
         [f"ops/test_{name}.py" for name in ("problem", "attention", "attention_edges", "derivatives", "scores")],
     ),
-    "probe": ("probe/*.py", ["probe"]),
+    "probe": ("probe/*.py", ["probe", "checkup/test_zoo.py"]),
     "checkup": ("checkup/*.py", ["checkup", "models/test_check.py", "cli/test_check.py"]),
 }
 OPTIONS = ["-xq", "--tb=line", "-p", "no:cacheprovider", "-m", "not slow and not gpu", f"--rootdir={ROOT}"]
