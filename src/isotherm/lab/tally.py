@@ -2,8 +2,8 @@
 
 `Tally` looks at every operation PyTorch dispatches; `depth` walks the autograd graph, whose longest path is the number of
 operations that must wait for one another however many processors there are. Adding up m numbers takes ⌈log₂ m⌉ additions one
-after another, so `rounds` charges a sum, and a matrix product for its inner dimension, that many more. (The largest logit that a
-softmax subtracts is not in the graph: it would add as many again.)
+after another, so `rounds` charges a sum, and a matrix product for its inner dimension, that many more. (The
+largest logit, which a softmax subtracts, is not in the graph: it would add as many again.)
 """
 
 from collections.abc import Callable
@@ -72,7 +72,7 @@ def rounds(node: Any) -> int:
     name = node.name()
     if name.startswith(("BmmBackward", "MmBackward", "BaddbmmBackward")):
         # PyTorch keeps only the factors it needs; the inner dimension is the last but one of the second, the last of the first.
-        first, second = (getattr(node, f"_saved_{it}", None) for it in _FACTORS[name.split("Backward")[0]])
+        first, second = (_saved(node, it) for it in _FACTORS[name.split("Backward")[0]])
         return 1 + _log2(int(second.shape[-2] if second is not None else first.shape[-1]))
     if name.startswith("SumBackward"):
         sizes = node._saved_self_sym_sizes
@@ -82,6 +82,10 @@ def rounds(node: Any) -> int:
 
 
 _FACTORS = {"Bmm": ("self", "mat2"), "Mm": ("self", "mat2"), "Baddbmm": ("batch1", "batch2")}
+
+
+def _saved(node: Any, factor: str) -> Any:
+    return getattr(node, f"_saved_{factor}", None)
 
 
 def _log2(count: int) -> int:

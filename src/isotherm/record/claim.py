@@ -11,6 +11,7 @@ from isotherm.language import Text
 CLAIM_SCHEMA = "isotherm.claim/1"
 Verdict = Literal["confirmed", "conditional", "refuted"]
 Source = Literal["measured", "predicted", "document"]
+ErratumKind = Literal["error", "remark"]
 
 
 @dataclass(frozen=True)
@@ -101,11 +102,13 @@ class Step:
 
 @dataclass(frozen=True)
 class Erratum:
-    """What a document gets wrong, and the corrected statement."""
+    """What a document gets wrong, and the corrected statement; or a `remark`: what it says is right or harmless as far as it
+    goes, and there is more to say."""
 
     document: str
     wrong: Text
     right: Text
+    kind: ErratumKind = "error"
 
 
 @dataclass(frozen=True)
