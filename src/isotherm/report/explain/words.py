@@ -44,9 +44,16 @@ TIMES: Final = Text(
 CHANGED: Final = Text("on record: {verdict}", "记录在案的结论：{verdict}")
 ERRATA: Final = Text("Errata", "勘误")
 ERRATA_LEAD: Final = Text(
-    "What the documents get wrong, as measured here, and the corrected statement. We owe the questions to these documents.",
-    "以下是实测表明文档有误之处，以及应有的表述。正是这些文档引出了问题，谨以此致谢。",
+    "What the documents get wrong, as measured or derived here, and the corrected statement. The questions are theirs.",
+    "以下是经实测或推导表明文档有误之处，以及应有的表述。问题本身正是由这些文档提出的。",
 )
+REMARK: Final = Text("Remark", "附注")
+REMARKS: Final = Text("Remarks", "附注")
+REMARKS_LEAD: Final = Text(
+    "What the documents say is right or harmless here as far as it goes; there is more to say.",
+    "以下各处文档所说并无大碍，只是还有可补充之处。",
+)
+ADDED: Final = Text("To add", "补充")
 NO_ERRATA: Final = Text("None among the claims that were run.", "所运行的论断中没有。")
 WRONG: Final = Text("It says", "原文")
 RIGHT: Final = Text("It should read", "应为")
