@@ -17,7 +17,8 @@ ErratumKind = Literal["error", "remark"]
 @dataclass(frozen=True)
 class Measured:
     """One number. `low` and `high` are its 95 % interval over seeds; `predicted` is theory's, `document` the source's own;
-    `holds` is whether this number satisfies the claim's inequality, None where it only illustrates."""
+    `holds` is whether this number satisfies the claim's inequality, None where it only illustrates; `digits` is how many
+    significant ones a table shows."""
 
     name: Text
     value: float
@@ -26,6 +27,7 @@ class Measured:
     predicted: float | None = None
     document: float | None = None
     holds: bool | None = None
+    digits: int = 4
 
 
 @dataclass(frozen=True)

@@ -78,16 +78,17 @@ TABLE_LABEL: Final = Text("Numbers of «{title}»", "“{title}”的数据")
 NO_RECORD: Final = Text("Without a record", "没有记录的论断")
 
 
-def number(value: float | None) -> str:
-    """A number of a table, with four digits."""
-    return digits.number(value, 4)
-
-
 def interval(measured: Measured) -> str:
     """«low … high», or a dash."""
     if measured.low is None or measured.high is None:
         return digits.NOTHING
-    return f"{number(measured.low)} … {number(measured.high)}"
+    low, high = (digits.number(end, _shown(measured)) for end in (measured.low, measured.high))
+    return f"{low} … {high}"
+
+
+def _shown(measured: Measured) -> int:
+    """How many digits to show; a record comes from outside, and a float has no more than 17."""
+    return min(max(measured.digits, 1), 17)
 
 
 def columns(measured: Sequence[Measured]) -> dict[str, Text]:
@@ -98,7 +99,7 @@ def columns(measured: Sequence[Measured]) -> dict[str, Text]:
 
 def cell(measured: Measured, field: str) -> str:
     """One cell of such a table; the field `low` stands for the whole interval."""
-    return interval(measured) if field == "low" else number(getattr(measured, field))
+    return interval(measured) if field == "low" else digits.number(getattr(measured, field), _shown(measured))
 
 
 def sources(names: tuple[str, ...]) -> Text:
