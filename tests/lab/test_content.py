@@ -44,7 +44,7 @@ def test_both_languages_have_the_same_parts_names_fields_and_formulas(claim):
         name: fields(text) for name, text in zh.words.items()
     }
     assert [formula for _, formula in en.steps] == [formula for _, formula in zh.steps]
-    assert [document for document, _, _ in en.errata] == [document for document, _, _ in zh.errata]
+    assert [(document, kind) for document, _, _, kind in en.errata] == [(it[0], it[3]) for it in zh.errata]
 
 
 @pytest.mark.parametrize("claim", CLAIMS)
@@ -54,7 +54,7 @@ def test_nothing_is_empty_and_every_sentence_is_used(claim):
         told = page(claim, language)
         texts = [told.paragraph(name) for name in ("title", "question", "statement", "hypothesis")]
         texts += [*told.words.values(), *(sentence for sentence, _ in told.steps)]
-        texts += [text for _, *pair in told.errata for text in pair]
+        texts += [text for _, *pair, _ in told.errata for text in pair]
         assert all(texts)
     used = set(re.findall(r'SAYS\[f?"([^"]+)"\]', source))
     dynamic = [re.compile(re.sub(r"\\\{.*?\\\}", ".+", re.escape(name))) for name in used if "{" in name]
@@ -73,7 +73,7 @@ def test_every_formula_can_be_shown(claim):
 def test_a_page_is_taken_apart(tmp_path):
     text = (
         "# T\n\n## question\nq\nr\n\n## statement\ns\n\n## hypothesis\nh\n\n## derivation\n1. a\n   b\n\n   $$x^2$$\n\n2. c\n\n"
-        "## errata\n### 003\n> wrong\n\nright\n\n## words\n### name\nsaid {n:.2f}\n"
+        "## errata\n### 003\n> wrong\n\nright\n\n### 001 remark\n> said\n\nmore\n\n## words\n### name\nsaid {n:.2f}\n"
     )
     (tmp_path / "en.md").write_text(text, encoding="utf-8")
     (tmp_path / "zh.md").write_text(text.replace("said", "说"), encoding="utf-8")
@@ -82,7 +82,8 @@ def test_a_page_is_taken_apart(tmp_path):
     assert [step.sentence.en for step in found.steps] == ["a b", "c"]
     assert found.steps[0].math.startswith("<mrow><msup>")
     assert found.steps[1].math == ""
-    assert [(it.document, it.wrong.en, it.right.en) for it in found.errata] == [("003", "wrong", "right")]
+    errata = [(it.document, it.wrong.en, it.right.en, it.kind) for it in found.errata]
+    assert errata == [("003", "wrong", "right", "error"), ("001", "said", "more", "remark")]
     assert found["name"].format(n=1.234).zh == "说 1.23"
 
 

@@ -2,7 +2,7 @@ import torch
 from torch import nn
 
 from isotherm.lab import recurrence
-from isotherm.lab.tally import Tally, depth
+from isotherm.lab.tally import Tally, depth, rounds
 
 
 def test_products_tanhs_and_bytes_are_counted():
@@ -26,6 +26,14 @@ def test_depth_is_the_longest_path_and_nothing_else():
     assert depth((short + long).sum(), x) == 6
     assert depth(short.sum(), x) == 2
     assert depth(torch.ones(2, requires_grad=True).sum(), x) == 0
+
+
+def test_a_sum_waits_for_its_rounds():
+    x = torch.ones(3, 16, requires_grad=True)
+    assert depth(x.sum(-1), x, rounds) == 1 + 4
+    assert depth((x * 2).sum(), x, rounds) == 1 + 1 + 6
+    assert depth(torch.ones(2, 3) @ x, x, rounds) == 1 + 2
+    assert depth(torch.baddbmm(torch.ones(1, 3, 2), x[None], torch.ones(1, 16, 2)), x, rounds) == 1 + 1 + 4
 
 
 def test_our_gru_is_torchs_gru():

@@ -5,7 +5,8 @@ A file of content has these headings, in this order; `derivation`, `errata` and 
     # Title
     ## question, ## statement, ## hypothesis       a paragraph each
     ## derivation                                  numbered sentences; a line $$…$$ below one is its formula in LaTeX
-    ## errata                                      ### 001 for document 001, «> what it says», then what is right
+    ## errata                                      ### 001 for document 001, «> what it says», then what is right;
+                                                   ### 001 remark where it is no error but there is more to say
     ## words                                       ### name, then a sentence that the experiment uses under that name
 
 Sentences may have fields, such as `{largest:.2f}`, which the experiment fills with what it measured. Both languages have the
@@ -22,7 +23,7 @@ from typing import Any
 
 from isotherm.lab.claim import Claim
 from isotherm.language import LANGUAGES, Text
-from isotherm.record import Erratum, Step
+from isotherm.record import Erratum, ErratumKind, Step
 
 PARAGRAPHS = ("title", "question", "statement", "hypothesis")
 Sections = dict[str, str]
@@ -58,7 +59,7 @@ def read_content(experiment: str | Path) -> Content:
     return Content(
         **texts,
         steps=tuple(Step(Text(a, b), _mathml(latex)) for (a, latex), (b, _) in steps),
-        errata=tuple(Erratum(a[0], Text(a[1], b[1]), Text(a[2], b[2])) for a, b in errata),
+        errata=tuple(Erratum(a[0], Text(a[1], b[1]), Text(a[2], b[2]), a[3]) for a, b in errata),
         words=read_words(experiment),
     )
 
@@ -99,15 +100,16 @@ class _Page:
         return found
 
     @cached_property
-    def errata(self) -> list[tuple[str, str, str]]:
-        """Document, what it says, what is right."""
-        found = []
+    def errata(self) -> list[tuple[str, str, str, ErratumKind]]:
+        """Document, what it says, what is right, and whether what it says is an error."""
+        found: list[tuple[str, str, str, ErratumKind]] = []
         for entry in re.split(r"^### ", self.sections.get("errata", ""), flags=re.M)[1:]:
-            document, _, text = entry.partition("\n")
+            head, _, text = entry.partition("\n")
+            document, _, kind = head.strip().partition(" ")
             quoted = [line for line in text.splitlines() if line.startswith(">")]
             plain = [line for line in text.splitlines() if not line.startswith(">")]
             wrong = _joined("\n".join(line.removeprefix(">") for line in quoted))
-            found.append((document.strip(), wrong, _joined("\n".join(plain))))
+            found.append((document, wrong, _joined("\n".join(plain)), "remark" if kind == "remark" else "error"))
         return found
 
 

@@ -21,7 +21,6 @@ class Departure:
     name: Text
     draw: Pairs
     moments: Callable[[int], theory.DotProductMoments]
-    document: Callable[[int], float] = float
 
 
 def _correlated(shape: tuple[int, ...], generator: torch.Generator) -> tuple[Tensor, Tensor]:
@@ -62,7 +61,6 @@ DEPARTURES = (
         Text("components with mean 1", "分量均值为 1"),
         _offset,
         lambda d: theory.dot_product_moments(d, mean_q=MEAN, mean_k=MEAN),
-        document=lambda d: d * (1 - MEAN**4),
     ),
     Departure(
         Text("components of each vector correlated, r = ½", "每个向量内部分量相关，r = ½"),

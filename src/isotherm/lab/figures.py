@@ -15,11 +15,11 @@ D_K = Text("d_k (dimensions)", "d_k（维）")
 POSITIONS = Text("n (positions)", "n（位置数）")
 LAYER, HEAD = Text("layer", "层"), Text("head", "头")
 TRAINING_STEP = Text("training step", "训练步")
-IN_SEQUENCE = Text("operations in sequence (1)", "依次执行的运算数（1）")
+IN_SEQUENCE = Text("operations in sequence", "依次执行的运算数")
 MILLISECONDS = Text("time (ms)", "时间（毫秒）")
 LOGIT_STD = Text("logit standard deviation (nats)", "logit 标准差（nat）")
 LARGEST_ENTRY = Text("largest |J_ij| (probability per nat)", "最大 |J_ij|（概率/nat）")
-SHARE_OF_DRAWS = Text("share of draws (of 1)", "抽样比例（满为 1）")
+SHARE_OF_DRAWS = Text("share of draws", "抽样比例")
 MEAN, MEASURED = Text("mean", "均值"), Text("measured", "实测")
 QUANTILES = {
     0.1: Text("10th percentile", "10 % 分位"),

@@ -1,9 +1,13 @@
 """What a computation costs, counted and not timed: a count is the same on every machine and reproduces bit for bit.
 
 `Tally` looks at every operation PyTorch dispatches; `depth` walks the autograd graph, whose longest path is the number of
-operations that must wait for one another however many processors there are.
+operations that must wait for one another however many processors there are. Adding up m numbers takes ⌈log₂ m⌉ additions one
+after another, so `rounds` charges a sum, and a matrix product for its inner dimension, that many more. (The
+largest logit, which a softmax subtracts, is not in the graph: it would add as many again.)
 """
 
+from collections.abc import Callable
+from math import prod
 from types import TracebackType
 from typing import Any
 
@@ -58,8 +62,45 @@ class Tally(TorchDispatchMode):
             self.elementwise += made.numel()
 
 
-def depth(output: Tensor, start: Tensor) -> int:
-    """Operations on the longest path from the leaf `start` to `output` in the autograd graph; 0 if there is none."""
+def rounds(node: Any) -> int:
+    """What one operation of the autograd graph costs in sequence: 1, and ⌈log₂ m⌉ more where it adds up m numbers.
+
+    >>> import torch
+    >>> [rounds((torch.ones(4, n, requires_grad=True) @ torch.ones(n, 3)).grad_fn) for n in (1, 8, 9)]
+    [1, 4, 5]
+    """
+    name = node.name()
+    if name.startswith(("BmmBackward", "MmBackward", "BaddbmmBackward")):
+        # PyTorch keeps only the factors it needs; the inner dimension is the last but one of the second, the last of the first.
+        first, second = (_saved(node, it) for it in _FACTORS[name.split("Backward")[0]])
+        return 1 + _log2(int(second.shape[-2] if second is not None else first.shape[-1]))
+    if name.startswith("SumBackward"):
+        sizes = node._saved_self_sym_sizes
+        summed = getattr(node, "_saved_dim", tuple(range(len(sizes))))
+        return 1 + _log2(prod(sizes[_signed(dim)] for dim in summed))
+    return 1
+
+
+_FACTORS = {"Bmm": ("self", "mat2"), "Mm": ("self", "mat2"), "Baddbmm": ("batch1", "batch2")}
+
+
+def _saved(node: Any, factor: str) -> Any:
+    return getattr(node, f"_saved_{factor}", None)
+
+
+def _log2(count: int) -> int:
+    """⌈log₂ count⌉, exactly."""
+    return (count - 1).bit_length()
+
+
+def _signed(number: int) -> int:
+    """A dimension as the graph keeps it, where −1 is 2⁶⁴ − 1."""
+    return number - (1 << 64) if number >= 1 << 63 else number
+
+
+def depth(output: Tensor, start: Tensor, cost: Callable[[Any], int] = lambda _: 1) -> int:
+    """Operations on the longest path from the leaf `start` to `output` in the autograd graph, each at its `cost`; 0 if there
+    is none."""
     root = output.grad_fn
     longest: dict[Any, int] = {}
     order, stack = [], [(root, False)]
@@ -79,5 +120,5 @@ def depth(output: Tensor, start: Tensor) -> int:
             continue
         after = [longest[following] for following, _ in node.next_functions if following is not None]
         reached = max((steps for steps in after if steps >= 0), default=-1)
-        longest[node] = reached + 1 if reached >= 0 else -1
+        longest[node] = reached + cost(node) if reached >= 0 else -1
     return max(longest.get(root, 0), 0)

@@ -11,12 +11,14 @@ from isotherm.language import Text
 CLAIM_SCHEMA = "isotherm.claim/1"
 Verdict = Literal["confirmed", "conditional", "refuted"]
 Source = Literal["measured", "predicted", "document"]
+ErratumKind = Literal["error", "remark"]
 
 
 @dataclass(frozen=True)
 class Measured:
     """One number. `low` and `high` are its 95 % interval over seeds; `predicted` is theory's, `document` the source's own;
-    `holds` is whether this number satisfies the claim's inequality, None where it only illustrates."""
+    `holds` is whether this number satisfies the claim's inequality, None where it only illustrates; `digits` is how many
+    significant ones a table shows."""
 
     name: Text
     value: float
@@ -25,6 +27,7 @@ class Measured:
     predicted: float | None = None
     document: float | None = None
     holds: bool | None = None
+    digits: int = 4
 
 
 @dataclass(frozen=True)
@@ -101,11 +104,13 @@ class Step:
 
 @dataclass(frozen=True)
 class Erratum:
-    """What a document gets wrong, and the corrected statement."""
+    """What a document gets wrong, and the corrected statement; or a `remark`: what it says is right or harmless as far as it
+    goes, and there is more to say."""
 
     document: str
     wrong: Text
     right: Text
+    kind: ErratumKind = "error"
 
 
 @dataclass(frozen=True)

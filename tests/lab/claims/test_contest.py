@@ -125,7 +125,8 @@ def test_recorded_runs_stand_beside_the_small_one(sweep, tmp_path, monkeypatch):
     assert shown.lines[0].y == pytest.approx((1.11, 1.91))
     assert shown.caption.en == (
         "Recorded run «scores over d»; 3 seeds, each setting at the best learning rate tried. "
-        "Start: Xavier's start. Behind additive at d_k = 16, 512 by +0.10, +1.30 nats a token (dot product, unscaled)."
+        "Start: Xavier's start. "
+        "Loss minus that of additive at d_k = 16, 512: +0.10, +1.30 nats a token (dot product, unscaled)."
     )
     restored = run(RESTORES, **MOMENT)
     against = "recorded «scores over d»: nats by which dot product, 1/√d_k leads dot product, unscaled, d_k = 512"
@@ -134,6 +135,18 @@ def test_recorded_runs_stand_beside_the_small_one(sweep, tmp_path, monkeypatch):
         f"Recorded at d_k = 512: {leads} dot product, unscaled by {by} nats a token («scores over d», Xavier's start)."
         for leads, by in (("additive leads", "+1.30"), ("dot product, 1/√d_k leads", "+1.20"))
     ]
+
+
+@pytest.mark.parametrize(("claim", "size"), [(WINS, FEW), (RESTORES, SHORT)], ids=lambda it: getattr(it, "id", ""))
+def test_a_recorded_run_that_says_otherwise_refutes_it(claim, size, sweep, tmp_path, monkeypatch):
+    trials = [one.trial for one in sweep.outcomes]
+    level = tuple(outcome(it.rule, it.d, it.lr, it.seed, 1.0 + it.seed * 0.01) for it in trials)
+    told = replace(sweep, outcomes=level)
+    (tmp_path / "scores.json").write_text(json.dumps(to_plain(told)))
+    monkeypatch.setattr(contest, "sweeps", lambda: recorded.sweeps(tmp_path))
+    record = run(claim, **size)
+    assert record.verdict == "refuted"
+    assert False in [number.holds for number in record.measured if number.name.en.startswith("recorded")]
 
 
 def test_a_record_that_is_given_stands_beside_those_kept(sweep, tmp_path):

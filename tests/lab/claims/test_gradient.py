@@ -18,7 +18,7 @@ from .running import multiplies_by, run, value_of
 SMALL = {
     ten_draws: {"seeds": 4000},
     jacobian_at_high_variance: {"draws": 2000},
-    vanishing_not_exploding: {"layers": 16, "per_decade": 2, "n": 32, "width": 32, "dimensions": (64,)},
+    vanishing_not_exploding: {"layers": 16, "per_decade": 2, "n": 32, "width": 32, "dimensions": (64, 128)},
     mean_versus_quantile: {"dimensions": (4, 256, 4096), "keys": 256, "queries": 64, "seeds": 6},
     cross_entropy_is_safe: {"draws": 101, "width": 32},
 }
@@ -91,15 +91,36 @@ def test_the_wrong_variable_hides_the_sharpening():
 def test_gradients_follow_the_scale_at_both_ends():
     record = run(vanishing_not_exploding.CLAIM, **SMALL[vanishing_not_exploding])
     assert value_of(record, "power of the scale in the mean ‖∂L/∂q‖, scale ≤") == pytest.approx(1, abs=0.01)
-    assert value_of(record, "‖∂L/∂W_q‖ without a scale") > 5
+    assert value_of(record, "‖∂L/∂W_q‖ without a scale over with 1/√d, d = 64, squared") > 5
     assert value_of(record, "largest ‖∂L/∂s‖") <= 0.5
 
 
-def test_the_layer_is_attention():
+@pytest.mark.parametrize("d", [64, 128])
+def test_rows_learn_unevenly_without_a_scale_and_the_loss_is_no_confounder(d):
+    record = run(vanishing_not_exploding.CLAIM, **SMALL[vanishing_not_exploding])
+    for loss in ("squared loss", "fixed upstream gradient"):
+        assert (
+            value_of(
+                record,
+                f"unevenness of rows without a scale over with 1/√d (90th over 10th percentile of ‖∂L/∂q‖), d = {d}, {loss}",
+            )
+            > 10
+        )
+        assert value_of(record, f"‖∂L/∂W_v‖ without a scale over with 1/√d, d = {d}, {loss}") > 2
+    squared, fixed = (
+        value_of(record, f"‖∂L/∂W_q‖ without a scale over with 1/√d, d = {d}, {loss}")
+        for loss in ("squared loss", "fixed upstream")
+    )
+    assert squared > fixed > 2
+    assert record.sentence.en.startswith("Without 1/√d the rows learn unevenly")
+
+
+@pytest.mark.parametrize("loss", vanishing_not_exploding.LOSSES)
+def test_the_layer_is_attention(loss):
     """Its gradients are those of PyTorch's own attention at the same scale."""
     claim = vanishing_not_exploding.CLAIM
     setting = Setting({**claim.quick, "layers": 2, "n": 5, "width": 7})
-    found = vanishing_not_exploding.layer(setting, 3, 2.0)
+    found = vanishing_not_exploding.layer(setting, 3, 2.0, loss)
     generator = setting.generator(3)
     x, target = (torch.randn(2, 5, size, dtype=torch.float64, generator=generator) for size in (7, 3))
     weights = [
@@ -107,7 +128,8 @@ def test_the_layer_is_attention():
     ]
     q, k, v = (x @ weight for weight in weights)
     out = torch.nn.functional.scaled_dot_product_attention(q, k, v, scale=2 / 3**0.5)
-    expected = torch.autograd.grad((out - target).square().sum() / 2, (q, *weights))
+    error = (out - target).square().sum() / 2 if loss == "squared" else (out * target).sum()
+    expected = torch.autograd.grad(error, (q, *weights))
     assert torch.allclose(found.q, expected[0].norm(dim=-1))
     for ours, theirs in zip((found.w_q, found.w_k, found.w_v), expected[1:], strict=True):
         assert torch.allclose(ours, theirs.flatten(1).norm(dim=-1))

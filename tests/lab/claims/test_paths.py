@@ -31,8 +31,13 @@ def test_what_waits_is_counted_and_reproduces():
     record = run(PARALLEL, **SMALL)
     assert record.verdict == PARALLEL.expected
     assert run(PARALLEL, **SMALL) == record
-    assert value_of(record, "more operations in sequence for each position: attention, training") == 0
-    assert value_of(record, "more operations in sequence for each position: GRU") == 10
+    assert value_of(record, "more operations in sequence for each position: GRU") == 10 + 3  # a sum over 5: 3 rounds
+
+
+def test_a_sum_over_the_keys_takes_log_n_rounds_in_attention_as_in_a_scan():
+    record = run(PARALLEL, **SMALL | {"lengths": (8, 16, 32)})
+    assert value_of(record, "more operations in sequence for each doubling of n: attention, training") == 1
+    assert 1 <= value_of(record, "more operations in sequence for each doubling of n: linear recurrence") <= 4
 
 
 def test_attention_that_goes_through_its_keys_one_by_one_refutes_it(monkeypatch):

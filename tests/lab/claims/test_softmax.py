@@ -10,6 +10,7 @@ from isotherm.lab.claims.a_a_2a import experiment as a_a_2a
 from isotherm.lab.claims.jacobian import experiment as jacobian
 from isotherm.lab.claims.one_hot_kills_gradient import experiment as one_hot_kills_gradient
 from isotherm.lab.claims.softmax_saturates import experiment as softmax_saturates
+from isotherm.report.explain import words
 
 from .running import run, value_of
 
@@ -81,6 +82,8 @@ def test_a_a_2a_has_the_documents_digits():
     assert values["y₃ at a = 1"].value == values["y₃ at a = 1"].document == 0.5761168847658291
     assert values["y₃ at a = 10"].document == 0.9999092083843412
     assert values["y₃ at a = 10"].value == values["y₃ at a = 10"].predicted == 0.9999092083843409
+    assert words.cell(values["y₃ at a = 10"], "value") == "0.9999092083843409"
+    assert words.cell(values["y₃ at a = 10"], "document") == "0.9999092083843412"
     assert values["y₃ at a = 100"].value == values["y₃ at a = 100"].document == 1.0
     assert value_of(record, "largest a the document's formula") == pytest.approx(354.891356446692, abs=1e-9)
     assert str(a_a_2a.exact(10.0)).startswith("0.99990920838434097818")

@@ -4,16 +4,16 @@ The scores differ in how large they start, so every contest is held from two sta
 d_k is larger, and one that gives q and k unit variance at every d_k, as the documents assume.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import sqrt
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from isotherm.lab.claim import Setting
 from isotherm.lab.content import read_words
 from isotherm.lab.figures import D_K, figure
-from isotherm.lab.interval import effect_size, interval, line_over_seeds, over_seeds
+from isotherm.lab.interval import MeanInterval, effect_size, interval, line_over_seeds, over_seeds
 from isotherm.lab.numerals import signed
 from isotherm.lab.recorded import Tuned, given, loss_of, sweeps, tuned
 from isotherm.language import Text
@@ -39,6 +39,8 @@ class Contender:
     gate: tuple[float, ...]
 
 
+End = Literal["smallest", "largest"]
+"""The ends of the dimensions of a recorded sweep."""
 Key = tuple[str, int, str]
 """Score, d_k, start."""
 
@@ -155,24 +157,44 @@ def large_runs(scores: Sequence[str], records: Sequence[Path] = ()) -> list[tupl
     return found
 
 
+Judge = Callable[[MeanInterval, End], bool | None]
+"""Whether a recorded lead at this end of the dimensions satisfies the claim's inequality; None where it has none."""
+
+
 def recorded(
-    name: str, scores: Sequence[str], records: Sequence[Path], ahead: str, *behind: str
+    name: str, scores: Sequence[str], records: Sequence[Path], ahead: str, behind: Mapping[str, Judge]
 ) -> tuple[list[Measured], list[Figure], tuple[Text, ...]]:
     """What recorded sweeps say of one score against others: its leads, a figure of each sweep, and in a sentence each the
-    lead over the first of the others at the largest d_k."""
+    lead over the first of the others at the largest d_k. Those kept with the package are judged, those given are shown."""
     runs = large_runs(scores, records)
-    leads = [lead for title, found in runs for rival in behind for lead in recorded_leads(title, found, rival, ahead)]
+    kept = len(large_runs(scores)) if records else len(runs)
+    leads = [
+        lead
+        for i, (title, found) in enumerate(runs)
+        for rival, judge in behind.items()
+        for lead in recorded_leads(title, found, rival, ahead, judge if i < kept else None)
+    ]
     figures = [recorded_figure(name, title, found, i) for i, (title, found) in enumerate(runs)]
-    ends = tuple(end for title, found in runs for end in recorded_ends(title, found, behind[0], ahead))
+    ends = tuple(end for title, found in runs for end in recorded_ends(title, found, next(iter(behind)), ahead))
     return leads, figures, ends
 
 
-def recorded_leads(title: Text, settings: Sequence[Tuned], behind: str, ahead: str) -> list[Measured]:
+def recorded_leads(
+    title: Text, settings: Sequence[Tuned], behind: str, ahead: str, judge: Judge | None = None
+) -> list[Measured]:
     """By how much one score leads another in a recorded sweep, at each d_k and start both were trained at."""
     names = {"title": title, "behind": NAMES[behind], "ahead": NAMES[ahead]}
+    found = _gaps(settings, behind, ahead)
+    ends: dict[int, End] = {}
+    if found:
+        ends = {min(trial.d for trial, _ in found): "smallest", max(trial.d for trial, _ in found): "largest"}
     return [
-        over_seeds(SAYS["recorded"].format(d=trial.d, start=_start_of(trial), **names), gaps)
-        for trial, gaps in _gaps(settings, behind, ahead)
+        over_seeds(
+            SAYS["recorded"].format(d=trial.d, start=_start_of(trial), **names),
+            gaps,
+            holds=judge(interval(gaps), ends[trial.d]) if judge is not None and trial.d in ends else None,
+        )
+        for trial, gaps in found
     ]
 
 

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from isotherm.language import Text
-from isotherm.record import Erratum, Figure, Heatmap, Measured, Timed, Verdict
+from isotherm.record import Erratum, ErratumKind, Figure, Heatmap, Measured, Timed, Verdict
 
 SCHEMA = "isotherm.explain/1"
 
@@ -48,9 +48,9 @@ class Book:
         """Claims whose verdict is not the one on record."""
         return tuple(timed for timed in self.claims() if timed.record.verdict != timed.expected)
 
-    def errata(self) -> tuple[tuple[Timed, Erratum], ...]:
-        """What documents get wrong, with the claim that shows it."""
-        return tuple((timed, erratum) for timed in self.claims() for erratum in timed.record.errata)
+    def errata(self, kind: ErratumKind = "error") -> tuple[tuple[Timed, Erratum], ...]:
+        """What documents get wrong, or the remarks on what they say, with the claim that shows it."""
+        return tuple((timed, it) for timed in self.claims() for it in timed.record.errata if it.kind == kind)
 
     def verdicts(self) -> Counter[Verdict]:
         """How many claims have each verdict."""

@@ -1,23 +1,31 @@
 """The last chapters of the page: what the documents get wrong, how it was measured, and how to measure it again."""
 
 from isotherm.language import Text
+from isotherm.record import Erratum, Timed
 from isotherm.report.explain import words
 from isotherm.report.explain.book import Book
 from isotherm.report.markup import Html, both, join, tag
 
 
 def errata(book: Book) -> Html:
-    """Every erratum: the statement, the corrected one, and the claim that shows it."""
-    found = []
-    for timed, erratum in book.errata():
-        name = words.DOCUMENT.format(name=erratum.document) if erratum.document in words.DOCUMENTS else None
-        where = tag("p", both(name or Text(erratum.document, erratum.document)), class_="where")
-        shown = tag("a", both(timed.record.title), href=f"#{timed.record.id}")
-        wrong = tag("div", tag("h4", both(words.WRONG)), tag("p", both(erratum.wrong)), class_="wrong")
-        right = tag("div", tag("h4", both(words.RIGHT)), tag("p", both(erratum.right)), class_="right")
-        found.append(tag("div", tag("div", where, shown), wrong, right, class_="erratum"))
+    """Every erratum: the statement, the corrected one, and the claim that shows it; then the remarks."""
+    found = [_entry(timed, erratum) for timed, erratum in book.errata()]
     lead = both(words.ERRATA_LEAD if found else words.NO_ERRATA, "p", class_="lead")
-    return join(lead, *found)
+    remarks = [_entry(timed, remark) for timed, remark in book.errata("remark")]
+    if remarks:
+        remarks = [tag("h3", both(words.REMARKS)), both(words.REMARKS_LEAD, "p"), *remarks]
+    return join(lead, *found, *remarks)
+
+
+def _entry(timed: Timed, erratum: Erratum) -> Html:
+    name = words.DOCUMENT.format(name=erratum.document) if erratum.document in words.DOCUMENTS else None
+    where = tag("p", both(name or Text(erratum.document, erratum.document)), class_="where")
+    shown = tag("a", both(timed.record.title), href=f"#{timed.record.id}")
+    remark = erratum.kind == "remark"
+    says = tag("div", tag("h4", both(words.WRONG)), tag("p", both(erratum.wrong)), class_=None if remark else "wrong")
+    head = words.ADDED if remark else words.RIGHT
+    right = tag("div", tag("h4", both(head)), tag("p", both(erratum.right)), class_=None if remark else "right")
+    return tag("div", tag("div", where, shown), says, right, class_="remark erratum" if remark else "erratum")
 
 
 def facts(book: Book) -> Html:

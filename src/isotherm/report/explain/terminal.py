@@ -80,9 +80,8 @@ def _claim(timed: Timed, console: Console, language: Language, derive: bool) -> 
     for erratum in record.errata:
         wrong, right = _plain(erratum.wrong, language), _plain(erratum.right, language)
         document = words.DOCUMENT.format(name=printable(erratum.document, 40)).to(language)
-        line = Styled.assemble(
-            (f"{words.ERRATA.to(language)}, {document}: ", "dim"), (wrong, "dim"), (f" → {right}", "")
-        )
+        label = words.REMARK if erratum.kind == "remark" else words.ERRATA
+        line = Styled.assemble((f"{label.to(language)}, {document}: ", "dim"), (wrong, "dim"), (f" → {right}", ""))
         _paragraph(console, line)
 
 

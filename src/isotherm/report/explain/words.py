@@ -44,9 +44,16 @@ TIMES: Final = Text(
 CHANGED: Final = Text("on record: {verdict}", "记录在案的结论：{verdict}")
 ERRATA: Final = Text("Errata", "勘误")
 ERRATA_LEAD: Final = Text(
-    "What the documents get wrong, as measured here, and the corrected statement. We owe the questions to these documents.",
-    "以下是实测表明文档有误之处，以及应有的表述。正是这些文档引出了问题，谨以此致谢。",
+    "What the documents get wrong, as measured or derived here, and the corrected statement. The questions are theirs.",
+    "以下是经实测或推导表明文档有误之处，以及应有的表述。问题本身正是由这些文档提出的。",
 )
+REMARK: Final = Text("Remark", "附注")
+REMARKS: Final = Text("Remarks", "附注")
+REMARKS_LEAD: Final = Text(
+    "What the documents say is right or harmless here as far as it goes; there is more to say.",
+    "以下各处文档所说并无大碍，只是还有可补充之处。",
+)
+ADDED: Final = Text("To add", "补充")
 NO_ERRATA: Final = Text("None among the claims that were run.", "所运行的论断中没有。")
 WRONG: Final = Text("It says", "原文")
 RIGHT: Final = Text("It should read", "应为")
@@ -71,16 +78,17 @@ TABLE_LABEL: Final = Text("Numbers of «{title}»", "“{title}”的数据")
 NO_RECORD: Final = Text("Without a record", "没有记录的论断")
 
 
-def number(value: float | None) -> str:
-    """A number of a table, with four digits."""
-    return digits.number(value, 4)
-
-
 def interval(measured: Measured) -> str:
     """«low … high», or a dash."""
     if measured.low is None or measured.high is None:
         return digits.NOTHING
-    return f"{number(measured.low)} … {number(measured.high)}"
+    low, high = (digits.number(end, _shown(measured)) for end in (measured.low, measured.high))
+    return f"{low} … {high}"
+
+
+def _shown(measured: Measured) -> int:
+    """How many digits to show; a record comes from outside, and a float has no more than 17."""
+    return min(max(measured.digits, 1), 17)
 
 
 def columns(measured: Sequence[Measured]) -> dict[str, Text]:
@@ -91,7 +99,7 @@ def columns(measured: Sequence[Measured]) -> dict[str, Text]:
 
 def cell(measured: Measured, field: str) -> str:
     """One cell of such a table; the field `low` stands for the whole interval."""
-    return interval(measured) if field == "low" else number(getattr(measured, field))
+    return interval(measured) if field == "low" else digits.number(getattr(measured, field), _shown(measured))
 
 
 def sources(names: tuple[str, ...]) -> Text:

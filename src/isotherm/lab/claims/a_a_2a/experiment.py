@@ -21,6 +21,8 @@ LAST_POWER = float(np.log(np.finfo(float).max))
 """The largest x whose e^x is a float."""
 FEW = 4
 """Units in the last place within which two numbers are the same number."""
+ALL = 16
+"""Digits of the table: the claim is about the last ones."""
 
 
 def exact(a: float) -> Decimal:
@@ -61,7 +63,9 @@ def experiment(setting: Setting) -> Result:
         at_most(SAYS["curve-error"].format(points=len(ys)), off, FEW, predicted=0.0),
         Measured(SAYS["smallest-step"], min(np.diff(ys).tolist()), holds=bool(np.all(np.diff(ys) >= 0))),
         Measured(SAYS["beyond"].format(a=numeral(max(setting["beyond"]), 1)), worst, predicted=1.0, holds=worst == 1.0),
-        Measured(SAYS["formula-at-ten"], written(10.0), predicted=float(exact(10.0)), document=DOCUMENT[10.0]),
+        Measured(
+            SAYS["formula-at-ten"], written(10.0), predicted=float(exact(10.0)), document=DOCUMENT[10.0], digits=ALL
+        ),
         Measured(SAYS["formula-stops"], bisect(_computable, 0.0, 1000.0, 60)[0], predicted=LAST_POWER / 2),
         Measured(SAYS["last-below-one"], bisect(lambda a: bool(outputs(a)[2] < 1), 0.0, 1000.0, 60)[0]),
         Measured(SAYS["left-at-hundred"], float(outputs(100.0)[:2].sum()), predicted=float(1 - exact(100.0))),
@@ -74,12 +78,15 @@ def experiment(setting: Setting) -> Result:
 def _printed(a: float, value: float) -> Measured:
     y = float(outputs(a)[2])
     same = abs(ulps(y, a)) <= FEW and abs(y - value) <= FEW * ULP
-    return Measured(SAYS["y3"].format(a=round(a)), y, None, None, float(exact(a)), value, same)
+    name = SAYS["y3"].format(a=round(a))
+    return Measured(name, y, predicted=float(exact(a)), document=value, holds=same, digits=ALL)
 
 
 def _to_the_digit(a: float, value: float) -> Measured:
     """The document's digits from powers of e. Not judged: another machine may round a power differently."""
-    return Measured(SAYS["powers"].format(a=round(a)), by_powers(a), predicted=float(exact(a)), document=value)
+    return Measured(
+        SAYS["powers"].format(a=round(a)), by_powers(a), predicted=float(exact(a)), document=value, digits=ALL
+    )
 
 
 def _computable(a: float) -> bool:

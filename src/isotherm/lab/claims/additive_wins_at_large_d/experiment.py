@@ -3,9 +3,9 @@
 from math import sqrt
 
 from isotherm.lab import contest
-from isotherm.lab.claim import Result, Setting, conclude
+from isotherm.lab.claim import Result, Setting, all_hold, conclude
 from isotherm.lab.content import read_content
-from isotherm.lab.interval import interval, over_seeds
+from isotherm.lab.interval import MeanInterval, interval, over_seeds
 from isotherm.lab.numerals import signed
 from isotherm.language import Text
 from isotherm.record import Measured
@@ -28,11 +28,13 @@ def experiment(setting: Setting) -> Result:
         **{(start, small): interval(leads[start, small]).high < MARGIN for start in STARTS},
         **{(start, large): interval(leads[start, large]).low > MARGIN for start in STARTS},
     }
-    unit = holds["unit", small] and holds["unit", large]
-    recorded, figures, ends = contest.recorded(NAME, SCORES, setting.records, "additive", "multiplicative")
+    recorded, figures, ends = contest.recorded(
+        NAME, SCORES, setting.records, "additive", {"multiplicative": _as_stated}
+    )
+    unit = holds["unit", small] and holds["unit", large] and all_hold(recorded)
     curves = (contest.curves(NAME, entries, setting["dimensions"], start) for start in STARTS)
     return conclude(
-        all(holds.values()),
+        all(holds.values()) and all_hold(recorded),
         _sentence(small, large, leads),
         (*_measured(entries, leads, holds), *recorded),
         (*curves, contest.britz(NAME), *figures),
@@ -40,6 +42,12 @@ def experiment(setting: Setting) -> Result:
         condition=SAYS["condition"].format(d=large),
         recorded=ends,
     )
+
+
+def _as_stated(lead: MeanInterval, end: contest.End) -> bool:
+    """A recorded lead of additive attention: none at the smallest d_k, one at the largest. Those models are as wide as
+    d_k, so that q and k start with the same variance at every d_k."""
+    return lead.high < MARGIN if end == "smallest" else lead.low > MARGIN
 
 
 def _lead(entries: dict[contest.Key, contest.Contender], start: str, d: int) -> list[float]:

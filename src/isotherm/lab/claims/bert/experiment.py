@@ -1,4 +1,4 @@
-"""BERT is the Transformer's encoder: one trained BERT computed by three programs, and a small one trained from nothing."""
+"""BERT uses the Transformer's encoder: one trained BERT computed by three programs, and a small one trained from nothing."""
 
 from math import log
 

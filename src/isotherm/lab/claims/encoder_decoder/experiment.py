@@ -24,7 +24,7 @@ RIGHT = 0.9
 
 
 def experiment(setting: Setting) -> Result:
-    """Compare outputs and gradients with PyTorch's layers; then train several seeds on a toy translation."""
+    """Compare outputs and gradients with PyTorch's layers; then train several seeds to write sentences backwards."""
     pairs = [_compare(setting, seed) for seed in range(setting["seeds"])]
     outputs, gradients, leaks = (list(column) for column in zip(*pairs, strict=True))
     setting.progress(0.1)

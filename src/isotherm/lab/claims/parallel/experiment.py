@@ -1,6 +1,6 @@
 """Which sequence models must compute one position after another: the longest chain of operations, and measured times."""
 
-from math import ceil, log2, sqrt
+from math import log2, sqrt
 
 import torch
 from torch import Tensor, nn
@@ -13,11 +13,15 @@ from isotherm.lab.dots import normal
 from isotherm.lab.figures import IN_SEQUENCE, MILLISECONDS, POSITIONS, curve, figure
 from isotherm.lab.interval import interval, over_seeds, slope
 from isotherm.lab.stopwatch import seconds, timed
-from isotherm.lab.tally import depth
+from isotherm.lab.tally import depth, rounds
 from isotherm.language import Text
 from isotherm.record import Figure, Measured
 
 SAYS = read_content(__file__)
+PER_DOUBLING = 2.0
+"""Operations in sequence that twice as many positions may add: one for a sum over them and one to spare."""
+LOGARITHMIC = ("attention", "linear-scan")
+"""Ways whose growth is told per doubling of n; that of the others is told per position."""
 WAYS = ("attention", "gru", "linear-loop", "linear-scan", "generate")
 
 
@@ -27,15 +31,15 @@ def experiment(setting: Setting) -> Result:
     depths = {way: [_depth(setting, way, n) for n in lengths] for way in WAYS}
     setting.progress(0.4)
     agree = [_disagreement(setting, lengths[-1], seed) for seed in range(setting["seeds"])]
-    constant = len(set(depths["attention"])) == 1
+    shallow = _per_doubling(lengths, depths["attention"]) <= PER_DOUBLING
     waits = {way: slope(lengths, depths[way]) >= 1 for way in ("gru", "linear-loop", "generate")}
     scans = interval(agree).high < 1e-10 and depths["linear-scan"][-1] < lengths[-1]
     timings, timing_figures = _timings(setting)
-    holds = constant and waits["gru"]
+    holds = shallow and waits["gru"]
     return conclude(
         holds and not scans,
         _sentence(lengths[-1], depths),
-        _measured(setting, depths, agree, constant, waits["gru"], scans),
+        _measured(setting, depths, agree, shallow, waits["gru"], scans),
         [_figure(lengths, depths)],
         under=holds,
         condition=SAYS["condition"],
@@ -44,23 +48,27 @@ def experiment(setting: Setting) -> Result:
     )
 
 
+def _per_doubling(lengths: tuple[int, ...], depths: list[int]) -> float:
+    return slope([log2(n) for n in lengths], depths)
+
+
 def _depth(setting: Setting, way: str, n: int) -> int:
-    """Operations on the longest path from the first input to the last output."""
+    """Operations on the longest path from the first input to the last output; a sum over m numbers counts ⌈log₂ m⌉ more."""
     d = setting["dimension"]
     generator = setting.generator(WAYS.index(way), n)
     first, others = normal((1, 1, d), generator).requires_grad_(), normal((1, n - 1, d), generator)
     states = torch.cat([first, others], 1)
     if way == "attention":
-        return depth(_attend(setting, states, generator), first)
+        return depth(_attend(setting, states, generator), first, rounds)
     if way == "generate":
-        return depth(_generate(setting, first, n, generator), first)
+        return depth(_generate(setting, first, n, generator), first, rounds)
     if way == "gru":
         layer, state = recurrence.weights([generator], d, 3), torch.zeros(1, 1, d, dtype=torch.float64)
         for t in range(n):
             state = recurrence.gru_step(layer, first if t == 0 else others[:, t - 1 : t], state)
-        return depth(state, first)
+        return depth(state, first, rounds)
     decay = torch.rand(1, n, d, generator=generator, dtype=torch.float64)
-    return depth((loop if way == "linear-loop" else scan)(decay, states)[:, -1], first)
+    return depth((loop if way == "linear-loop" else scan)(decay, states)[:, -1], first, rounds)
 
 
 def _attend(setting: Setting, states: Tensor, generator: torch.Generator) -> Tensor:
@@ -109,19 +117,16 @@ def _disagreement(setting: Setting, n: int, seed: int) -> float:
 
 
 def _measured(
-    setting: Setting, depths: dict[str, list[int]], agree: list[float], constant: bool, waits: bool, scans: bool
+    setting: Setting, depths: dict[str, list[int]], agree: list[float], shallow: bool, waits: bool, scans: bool
 ) -> tuple[Measured, ...]:
     lengths = setting["lengths"]
-    n = lengths[-1]
-    judged = {"attention": constant, "gru": waits, "linear-scan": not scans}
-    numbers = [
-        Measured(
-            SAYS["per-position"].format(name=SAYS[f"way-{way}"]), slope(lengths, depths[way]), holds=judged.get(way)
-        )
-        for way in WAYS
-    ]
-    rounds = ceil(log2(n))
-    numbers.append(Measured(SAYS["per-round"], depths["linear-scan"][-1] / rounds))
+    judged = {"attention": shallow, "gru": waits, "linear-scan": not scans}
+    numbers = []
+    for way in WAYS:
+        name, growth = SAYS["per-position"], slope(lengths, depths[way])
+        if way in LOGARITHMIC:
+            name, growth = SAYS["per-doubling"], _per_doubling(lengths, depths[way])
+        numbers.append(Measured(name.format(name=SAYS[f"way-{way}"]), growth, holds=judged.get(way)))
     numbers.append(over_seeds(SAYS["disagreement"], agree, predicted=0.0))
     return tuple(numbers)
 

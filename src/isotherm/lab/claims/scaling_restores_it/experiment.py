@@ -1,10 +1,10 @@
 """The dot product with 1/√d_k at large d_k: does it get back what it lost?"""
 
 from isotherm.lab import contest
-from isotherm.lab.claim import Result, Setting, conclude
+from isotherm.lab.claim import Result, Setting, all_hold, conclude
 from isotherm.lab.content import read_content
-from isotherm.lab.interval import interval, over_seeds
-from isotherm.lab.numerals import percent, signed
+from isotherm.lab.interval import MeanInterval, interval, over_seeds
+from isotherm.lab.numerals import signed
 from isotherm.language import Text
 from isotherm.record import Measured
 
@@ -26,15 +26,25 @@ def experiment(setting: Setting) -> Result:
     lost = contest.lead(entries, ("multiplicative", large, START), ("additive", large, START))
     keeps_up = {d: interval(behind[d]).high < MARGIN for d in behind}
     regained = interval(gained).low > MARGIN
-    rivals = ("multiplicative", "additive")
-    recorded, figures, ends = contest.recorded(NAME, SCORES, setting.records, "scaled-dot", *rivals)
+    rivals: dict[str, contest.Judge] = {"multiplicative": _regains, "additive": _keeps_up}
+    recorded, figures, ends = contest.recorded(NAME, SCORES, setting.records, "scaled-dot", rivals)
     return conclude(
-        all(keeps_up.values()) and regained,
+        all(keeps_up.values()) and regained and all_hold(recorded),
         _sentence(large, gained, lost, behind[large]),
         (*_measured(entries, behind, keeps_up, gained, regained, large), *recorded),
         (contest.curves(NAME, entries, setting["dimensions"], START), contest.britz(NAME), *figures),
         recorded=ends,
     )
+
+
+def _regains(lead: MeanInterval, end: contest.End) -> bool | None:
+    """A recorded lead over the unscaled dot product: it must show at the largest d_k."""
+    return lead.low > MARGIN if end == "largest" else None
+
+
+def _keeps_up(lead: MeanInterval, _: contest.End) -> bool:
+    """A recorded lead over additive attention: at both ends it may not lag by the margin."""
+    return lead.low > -MARGIN
 
 
 def _measured(
@@ -59,7 +69,7 @@ def _sentence(large: int, gained: list[float], lost: list[float], behind: list[f
     return SAYS["outcome"].format(
         d=large,
         gained=f"{interval(gained).mean:.2f}",
-        share=percent(interval(gained).mean / interval(lost).mean, 0),
+        lost=signed(interval(lost).mean),
         behind=signed(interval(behind).mean),
     )
 

@@ -22,13 +22,19 @@ from isotherm.lab.interval import (
     quantile_of,
 )
 from isotherm.lab.numerals import numeral
+from isotherm.language import Text
 from isotherm.record import Figure, Line, Measured
 
 SAYS = read_content(__file__)
 SMALL, LARGE = 0.1, (30.0, 320.0)
 """Factors of 1/√d up to which, and between which, the gradient is expected to follow a power of the scale."""
-GROWTH = 2.0
-"""A gradient more than twice as large without the scale is called exploding; a thousandth of its peak, vanished."""
+FACTOR, UNEVEN = 2.0, 10.0
+"""Without the scale a gradient more than twice as large explodes, one less than half as large vanishes; rows are uneven
+if their 90th percentile lies ten times as far above the 10th. In the limit, vanished is a thousandth of the peak."""
+HEAD_DIMENSIONS = (64, 128)
+"""Those of real heads, which are always reported; from the first of them on rows are expected to be uneven."""
+LOSSES = ("squared", "fixed")
+"""A squared error, which itself grows as the outputs do, and an upstream gradient that does not depend on the scale."""
 
 
 @dataclass(frozen=True)
@@ -44,52 +50,41 @@ class LayerGradients:
 
 
 def experiment(setting: Setting) -> Result:
-    """Sweep the scale at one dimension, and compare 1/√d with no scale at several."""
+    """Sweep the scale at one dimension, and compare 1/√d with no scale at several; all of it with both losses."""
     decade = setting["per_decade"]
     factors = tuple(10.0 ** (i / decade) for i in range(-3 * decade, 3 * decade + 1))
-    sweep = {}
-    for i, factor in enumerate(factors):
-        sweep[factor] = layer(setting, setting["d"], factor)
-        setting.progress(0.8 * (i + 1) / len(factors))
-    through = max(float(found.through.max()) for found in sweep.values())
-    medians = {factor: quantile(found.logits, 0.5)[0] for factor, found in sweep.items()}
-    vanished = medians[factors[-1]] < max(medians.values()) / 1000
-    unscaled = {d: (layer(setting, d, 1.0), layer(setting, d, sqrt(d))) for d in setting["dimensions"]}
-    growth = {d: [float(b / a) for a, b in zip(one.w_q, two.w_q, strict=True)] for d, (one, two) in unscaled.items()}
-    tenth = {d: quantile(two.q, 0.1)[0] / quantile(one.q, 0.1)[0] for d, (one, two) in unscaled.items()}
-    tame = all(interval(ratios).mean <= GROWTH for ratios in growth.values())
-    numbers = (
-        at_most(SAYS["passes-softmax"], through, 0.5 + 1e-12, predicted=0.5),
-        quantile_of(SAYS["median-at-logits"].format(c=1), sweep[1.0].logits, 0.5),
-        quantile_of(
-            SAYS["median-at-logits"].format(c=1000), sweep[factors[-1]].logits, 0.5, predicted=0.0, holds=vanished
-        ),
-        *(
-            over_seeds(SAYS["weight-growth"].format(d=d), ratios, document=1.0, holds=interval(ratios).mean <= GROWTH)
-            for d, ratios in growth.items()
-        ),
-        *(Measured(SAYS["tenth-growth"].format(d=d), ratio) for d, ratio in tenth.items()),
-        *_powers(sweep),
-        Measured(SAYS["best-for-tenth"], _best(sweep, 0.1), predicted=theory.freezing_threshold(setting["n"])),
-        Measured(SAYS["best-for-median"], _best(sweep, 0.5)),
-        Measured(SAYS["evenness"], quantile(sweep[1.0].q, 0.9)[0] / quantile(sweep[1.0].q, 0.1)[0]),
+    count = setting.counter(len(LOSSES) * (len(factors) + len(setting["dimensions"])))
+    sweeps: dict[str, Sweep] = {loss: {} for loss in LOSSES}
+    pairs: Pairs = {}
+    for loss in LOSSES:
+        for factor in factors:
+            sweeps[loss][factor] = layer(setting, setting["d"], factor, loss)
+            count(1)
+        for d in setting["dimensions"]:
+            pairs[loss, d] = (layer(setting, d, 1.0, loss), layer(setting, d, sqrt(d), loss))
+            count(1)
+    through = max(float(found.through.max()) for sweep in sweeps.values() for found in sweep.values())
+    bounded = at_most(SAYS["passes-softmax"], through, 0.5 + 1e-12, predicted=0.5)
+    uneven, shrunk, grown = ([part(*key, *pair) for key, pair in pairs.items()] for part in (_uneven, _shrunk, _grown))
+    limits = [number for loss, sweep in sweeps.items() for number in _limit(loss, sweep)]
+    illustrated = (
+        *(_median(*key, *pair) for key, pair in pairs.items()),
+        *(_values(*key, *pair) for key, pair in pairs.items()),
+        *_powers(sweeps["squared"]),
+        *_best_scales(setting, sweeps["squared"]),
     )
-    at_logits = all_hold((numbers[0], numbers[2]))
-    d = max(growth)
-    less = numeral(quantile(unscaled[d][0].q, 0.1)[0] / quantile(unscaled[d][1].q, 0.1)[0], 2)
-    more = numeral(interval(growth[d]).mean, 2)
     return conclude(
-        at_logits and tame,
-        SAYS["outcome"].format(through=numeral(through, 2), d=d, growth=more, tenth=less),
-        numbers,
-        (_row_figure(sweep), _weight_figure(sweep), _logit_figure(setting, sweep)),
-        under=at_logits,
-        condition=SAYS["condition"],
+        all_hold((bounded, *uneven, *limits, *shrunk, *grown)),
+        _sentence(pairs),
+        (*uneven, bounded, *shrunk, *grown, *limits, *illustrated),
+        (_row_figure(sweeps["fixed"]), _weight_figure(sweeps), _logit_figure(setting, sweeps["fixed"])),
+        under=all_hold((bounded, *uneven, *limits)),
+        condition=_condition(pairs),
     )
 
 
-def layer(setting: Setting, d: int, factor: float) -> LayerGradients:
-    """Self-attention on unit-variance inputs and a squared loss, its scale `factor`/√d; every factor sees the same draws."""
+def layer(setting: Setting, d: int, factor: float, loss: str = "squared") -> LayerGradients:
+    """Self-attention on unit-variance inputs, its scale `factor`/√d; every factor and either loss see the same draws."""
     n, width = setting["n"], setting["width"]
     generator = setting.generator(d)
     x, target = normal((setting["layers"], n, width), generator), normal((setting["layers"], n, d), generator)
@@ -97,11 +92,84 @@ def layer(setting: Setting, d: int, factor: float) -> LayerGradients:
     q, k, v = (x @ weight for weight in weights)
     s = logits(q, k, scale.Relative(factor) * scale.InverseSqrt())
     p = forms.softmax(s)
-    loss = (p @ v - target).square().sum() / 2
-    at_p, at_s, at_q, *at_weights = torch.autograd.grad(loss, (p, s, q, *weights))
+    output = p @ v
+    error = (output - target).square().sum() / 2 if loss == "squared" else (output * target).sum()
+    at_p, at_s, at_q, *at_weights = torch.autograd.grad(error, (p, s, q, *weights))
     size = at_s.norm(dim=-1)
     of_weights = (at.flatten(1).norm(dim=-1) for at in at_weights)
     return LayerGradients(size / at_p.norm(dim=-1), size, at_q.norm(dim=-1), *of_weights)
+
+
+Pairs = dict[tuple[str, int], tuple[LayerGradients, LayerGradients]]
+"""For each loss and dimension the gradients with 1/√d and without a scale."""
+
+
+def _named(name: Text, loss: str, d: int) -> Text:
+    return name.format(d=d, loss=SAYS[f"loss-{loss}"])
+
+
+def unevenness(found: LayerGradients) -> float:
+    """How far the 90th percentile of the gradient to q lies above the 10th."""
+    return quantile(found.q, 0.9)[0] / quantile(found.q, 0.1)[0]
+
+
+def _uneven(loss: str, d: int, one: LayerGradients, two: LayerGradients) -> Measured:
+    ratio = unevenness(two) / unevenness(one)
+    return Measured(
+        _named(SAYS["unevenness"], loss, d), ratio, holds=ratio >= UNEVEN if d >= HEAD_DIMENSIONS[0] else None
+    )
+
+
+def _shrunk(loss: str, d: int, one: LayerGradients, two: LayerGradients) -> Measured:
+    """The median at the logits, which has to fall if the typical row's gradient vanishes."""
+    ratio = quantile(two.logits, 0.5)[0] / quantile(one.logits, 0.5)[0]
+    return Measured(_named(SAYS["logits-growth"], loss, d), ratio, holds=ratio < 1 / FACTOR)
+
+
+def _grown(loss: str, d: int, one: LayerGradients, two: LayerGradients) -> Measured:
+    ratios = (two.w_q / one.w_q).tolist()
+    return over_seeds(
+        _named(SAYS["weight-growth"], loss, d), ratios, document=1.0, holds=interval(ratios).mean <= FACTOR
+    )
+
+
+def _median(loss: str, d: int, one: LayerGradients, two: LayerGradients) -> Measured:
+    return Measured(_named(SAYS["median-growth"], loss, d), quantile(two.q, 0.5)[0] / quantile(one.q, 0.5)[0])
+
+
+def _values(loss: str, d: int, one: LayerGradients, two: LayerGradients) -> Measured:
+    return over_seeds(_named(SAYS["value-growth"], loss, d), (two.w_v / one.w_v).tolist())
+
+
+def _limit(loss: str, sweep: "Sweep") -> list[Measured]:
+    """The median at the logits at 1/√d, and at a scale a thousand times as large, where it must have vanished."""
+    last = max(sweep)
+    peak = max(quantile(found.logits, 0.5)[0] for found in sweep.values())
+    name = SAYS["median-at-logits"]
+    vanished = quantile(sweep[last].logits, 0.5)[0] < peak / 1000
+    return [
+        quantile_of(name.format(c=1, loss=SAYS[f"loss-{loss}"]), sweep[1.0].logits, 0.5),
+        quantile_of(
+            name.format(c=1000, loss=SAYS[f"loss-{loss}"]), sweep[last].logits, 0.5, predicted=0.0, holds=vanished
+        ),
+    ]
+
+
+def _sentence(pairs: Pairs) -> Text:
+    """At the dimensions of real heads, with the loss that does not itself depend on the scale; the other one beside."""
+    values = {}
+    for d in HEAD_DIMENSIONS:
+        one, two = pairs["fixed", d]
+        values[f"one{d}"], values[f"two{d}"] = numeral(unevenness(one), 2), numeral(unevenness(two), 2)
+        for loss in LOSSES:
+            one, two = pairs[loss, d]
+            values[f"grown_{loss}{d}"] = numeral(interval((two.w_q / one.w_q).tolist()).mean, 2)
+    return SAYS["outcome"].format(**values)
+
+
+def _condition(pairs: Pairs) -> Text:
+    shares = {f"{loss}{d}": numeral(_shrunk(loss, d, *pairs[loss, d]).value, 2) for loss, d in pairs}
+    return SAYS["condition"].format(**shares)
 
 
 Sweep = dict[float, LayerGradients]
@@ -118,9 +186,14 @@ def _powers(sweep: Sweep) -> list[Measured]:
     return numbers
 
 
-def _best(sweep: Sweep, q: float) -> float:
-    """The factor at which this quantile of the gradient to q is largest."""
-    return max(sweep, key=lambda factor: quantile(sweep[factor].q, q)[0])
+def _best_scales(setting: Setting, sweep: Sweep) -> list[Measured]:
+    """The factors at which the 10th percentile and the median of the gradient to q are largest."""
+    tenth, median = (max(sweep, key=lambda factor: quantile(sweep[factor].q, q)[0]) for q in (0.1, 0.5))
+    return [
+        Measured(SAYS["best-for-tenth"], tenth, predicted=theory.freezing_threshold(setting["n"])),
+        Measured(SAYS["best-for-median"], median),
+        Measured(SAYS["evenness"], unevenness(sweep[1.0])),
+    ]
 
 
 def _row_figure(sweep: Sweep) -> Figure:
@@ -135,12 +208,16 @@ def _row_figure(sweep: Sweep) -> Figure:
     return figure("gradient-to-q", SAYS["query-caption"], SAYS["axis-scale"], SAYS["query-y"], lines, log="xy")
 
 
-def _weight_figure(sweep: Sweep) -> Figure:
-    factors = tuple(sweep)
-    lines = tuple(
-        line_over_seeds(SAYS[f"weight-{of}"], factors, [getattr(found, f"w_{of}").tolist() for found in sweep.values()])
-        for of in ("q", "k", "v")
-    )
+def _weight_figure(sweeps: dict[str, Sweep]) -> Figure:
+    lines = [
+        line_over_seeds(
+            SAYS["weight-line"].format(weight=f"W_{of}", loss=SAYS[f"loss-{loss}"]),
+            tuple(sweep),
+            [getattr(found, f"w_{of}").tolist() for found in sweep.values()],
+        )
+        for loss, sweep in sweeps.items()
+        for of in ("q", "v")
+    ]
     return figure(
         "gradient-to-weights", SAYS["weights-caption"], SAYS["axis-scale"], SAYS["weights-y"], lines, log="xy"
     )
@@ -173,6 +250,6 @@ CLAIM = SAYS.claim(
     sources=("004",),
     expected="conditional",
     experiment=experiment,
-    quick={"n": 64, "d": 64, "width": 64, "layers": 48, "per_decade": 4, "dimensions": (16, 64, 256)},
-    full={"n": 128, "layers": 64, "per_decade": 8, "dimensions": (16, 64, 256, 1024)},
+    quick={"n": 64, "d": 64, "width": 64, "layers": 48, "per_decade": 4, "dimensions": (16, 64, 128, 256)},
+    full={"n": 128, "layers": 64, "per_decade": 8, "dimensions": (16, 64, 128, 256, 1024)},
 )
