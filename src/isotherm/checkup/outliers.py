@@ -114,7 +114,9 @@ def _of_side(
 ) -> Iterator[Sized]:
     """What is compared of q or k alone."""
     spreads, group = [head.logit_std for head in layer.head_stats], layer.heads // len(vectors)
-    source = layer.name if factor.kind == "normalised" else factor.source  # behind a norm the projection does not matter
+    source = (
+        layer.name if factor.kind == "normalised" else factor.source
+    )  # behind a norm the projection does not matter
     known = [spread for spread in spreads if spread is not None]
     module, weight = projection
     if weight is not None and isinstance(module, nn.Linear) and weight.shape[0] == len(vectors) * layer.head_dim:
