@@ -45,20 +45,20 @@ def test_a_rule_with_a_cap_is_a_declaration_of_its_scale():
 
 @pytest.mark.parametrize("nothing", [[[]], [[], []], ([],)])
 def test_lists_of_nothing_are_no_batch(nothing):
-    with pytest.raises(ArgumentError, match="^batch: expected "):
+    with pytest.raises(ArgumentError, match=r"^batch: expected "):
         isotherm.check(model(), nothing)
 
 
 def test_nothing_is_said_about_tensors_without_values():
-    with pytest.raises(ArgumentError, match="^model: .* meta device"):
+    with pytest.raises(ArgumentError, match=r"^model: .* meta device"):
         isotherm.check(model().to("meta"), batch())
-    with pytest.raises(ArgumentError, match="^batch: .* meta device"):
+    with pytest.raises(ArgumentError, match=r"^batch: .* meta device"):
         isotherm.check(model(), batch().to("meta"))
 
 
 @pytest.mark.parametrize("name", ["x" * 300, ""], ids=["too long", "empty"])
 def test_names_that_can_be_no_file(name):
-    with pytest.raises(InputError, match="cannot be read|no such folder"):
+    with pytest.raises(InputError, match=r"cannot be read|no such folder"):
         load(name, Loading())
 
 
