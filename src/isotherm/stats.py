@@ -291,7 +291,8 @@ QUANTILES = (0.1, 0.5, 0.9, 0.0, 1.0)
 class Summary:
     """One statistic over many rows, per head: tensors [Hq], NaN where a head has no valid row.
 
-    `interval` is the half-width of the 95 % confidence interval of the mean; 0 when every row was looked at.
+    `interval` is the half-width of the 95 % confidence interval of the mean; 0 when every row was looked at, NaN when
+    only one of several was.
     """
 
     mean: Tensor
@@ -317,6 +318,8 @@ class Summary:
         spread = (flat - mean.unsqueeze(-1)).square().nansum(-1) / (rows - 1).clamp(min=1)
         seen = values.shape[-1] / stats.total_rows if stats.total_rows else 1.0
         interval = 1.96 * (spread / rows.clamp(min=1)).sqrt() * sqrt(max(0.0, 1 - seen))
+        if seen < 1:  # one row of many says nothing about the others
+            interval = interval.masked_fill(rows < 2, torch.nan)
         quantiles = _quantiles(flat, rows)
         empty, invalid = (bad.transpose(0, 1).flatten(1).sum(-1) for bad in (stats.empty, stats.invalid))
         return [

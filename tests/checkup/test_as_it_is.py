@@ -45,7 +45,7 @@ class TestGradients:
     def test_on_the_command_line_too(self, capsys):
         code = run(["check", "tests.checkup.test_as_it_is:force_field", "--what-if", ""])
         assert code in (0, 1)
-        assert "1 layers" in capsys.readouterr().out
+        assert "1 layer ×" in capsys.readouterr().out
 
     @pytest.mark.parametrize("mode", [torch.enable_grad, torch.no_grad, torch.inference_mode])
     def test_the_mode_is_kept(self, mode):

@@ -7,6 +7,7 @@ from torch import nn
 import isotherm
 from isotherm.checkup import thresholds
 from tests.checkup.models import DIM, HEADS, Attention, Model, batch
+from tests.checkup.test_advice import take
 from tests.probe.architectures import TRANSFORMERS, build
 
 LAYERS = 5
@@ -75,8 +76,12 @@ def test_a_layer_of_twenty_times_the_size_is_found_and_its_advice_mends_it(made,
     assert one.evidence["score"] >= one.evidence["limit"] == thresholds.APART.value
     assert one.evidence["ratio"] == pytest.approx(20, rel=0.3)
     assert one.evidence["siblings"] == LAYERS - 1
-    for part in parts(model):
-        multiply(part, one.evidence["siblings_median"] / one.evidence["size"])
+    if which == "q":
+        assert "(tried: multiple of the siblings' median" in one.advice.en
+        take(model, one.changes)
+    else:
+        for part in parts(model):
+            multiply(part, one.evidence["siblings_median"] / one.evidence["size"])
     assert found(model, data) == []
 
 
@@ -106,6 +111,17 @@ def test_one_head_of_twenty_times_the_size_is_found(made, part, head, which):
     (one,) = found(model, data)
     assert (one.layer, one.head, one.evidence["of"]) == (1, head, which)
     assert f"head {head}" in one.message.en
+    if which == "q":
+        take(model, one.changes)
+        assert found(model, data) == []
+
+
+def test_behind_a_norm_the_gain_is_named_not_the_projection():
+    model, data = stock("qwen3")
+    multiply(model.model.layers[2].self_attn.q_norm.weight, 20)
+    (one,) = found(model, data)
+    assert {change.target for change in one.changes} == {"model.layers.2.self_attn.q_norm.weight"}
+    assert "q_proj" not in one.advice.en + one.advice.zh
 
 
 def test_a_head_whose_logits_are_reported_is_not_reported_twice():

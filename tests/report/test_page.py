@@ -304,7 +304,7 @@ def test_a_curve_says_where_it_freezes_and_is_best_open(opened):
     marks = f"Freezes at ÷{1 / layer.freezing:.2g}. Best open at ÷{1 / layer.best_open:.2g}."
     assert label == f"layer 3. {marks}"
     assert f"Best open at ÷{1 / head.best_open:.2g}" in page.locator("#detail .curve").inner_text()
-    assert "32/4,096 rows, sampled" in page.locator("#detail .curve").inner_text()
+    assert "Rows: 32/4,096, sampled" in page.locator("#detail .curve").inner_text()
     assert "Curves are sampled: 32 of 4,096 rows of each head." in page.locator("#curve").inner_text()
 
 

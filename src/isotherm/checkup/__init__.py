@@ -21,6 +21,7 @@ from isotherm.checkup.what_if import check_rules
 from isotherm.checkup.wrappers import called
 from isotherm.errors import ArgumentError
 from isotherm.language import Language, Text, current
+from isotherm.printable import printable
 from isotherm.record import CheckRecord, Finding, Layer, WhatIf, to_plain
 from isotherm.scale import Rule
 from isotherm.stats import RowStats
@@ -109,9 +110,12 @@ class Report:
         return text.getvalue().rstrip("\n")
 
     def __repr__(self) -> str:
-        words = Text("{heads} heads, {findings} findings", "{heads} 个头，{findings} 项发现")
-        heads = sum(layer.heads for layer in self.layers)
-        return f"<Report {self.record.model.name}: {words.format(heads=heads, findings=len(self.findings))}>"
+        heads, found = sum(layer.heads for layer in self.layers), len(self.findings)
+        words = Text(
+            f"{heads} head{'' if heads == 1 else 's'}, {found} finding{'' if found == 1 else 's'}",
+            f"{heads} 个头，{found} 项发现",
+        )
+        return f"<Report {printable(self.record.model.name, 120)}: {words}>"
 
 
 def check(
@@ -153,13 +157,14 @@ def check(
     >>> report.findings, report.layers[0].head_stats[3].jacobian_trace.p50       # doctest: +SKIP
     """
     check_rules(what_if), read_declared(declared)  # before a model is fetched
+    _check_counts(rows=(rows, 1), context=(context, 2))
     loaded = _loaded(model, name, origin, progress)
     prepared = prepare(loaded, loaded.batch if batch is None else batch, tokenizer)
     with taking_turns(loaded.model):
         record, measured = examine(
             loaded.model,
             prepared,
-            ModelSource(name or loaded.name, loaded.origin, loaded.weights),
+            ModelSource(str(name or loaded.name), loaded.origin, loaded.weights),
             declared=declared,
             what_if=what_if,
             compare=compare,
@@ -176,8 +181,19 @@ def _loaded(model: nn.Module | str | os.PathLike[str], name: str | None, origin:
     from isotherm.checkup.load import load  # here, because as a name of this package it would hide the module
 
     if isinstance(model, str | os.PathLike):
-        return load(os.fspath(model), Loading(device="auto"), progress)
+        return load(str(os.fspath(model)), Loading(device="auto"), progress)
     if not isinstance(model, nn.Module):
         expected = Text("a torch.nn.Module, a folder or a name on the hub", "torch.nn.Module、文件夹或模型库名称")
         raise ArgumentError("model", expected, got=type(model).__name__)
+    if any(parameter.is_meta for parameter in model.parameters()):
+        expected = Text("a model with weights", "带有权重的模型")
+        raise ArgumentError("model", expected, got=Text("one on the meta device", "meta 设备上的模型"))
     return Loaded(model, name or called(model), origin, folder_of(model))
+
+
+def _check_counts(**given: tuple[int | None, int]) -> None:
+    """Refuse what is no whole number from the least one on; None is fine."""
+    for argument, (number, least) in given.items():
+        if number is not None and (type(number) is not int or number < least):
+            expected = Text(f"a whole number from {least} on", f"不小于 {least} 的整数")
+            raise ArgumentError(argument, expected, got=repr(number))

@@ -55,16 +55,18 @@ WHAT = {
     "logit_std": Text("spread", "标准差"),
     "max_logit": Text("largest logit", "最大 logit "),
     "scale": Text("scale in force", "实际缩放"),
+    "size": Text("multiple of the siblings' median", "与同类中位数之比"),
 }
 
 
 @dataclass(frozen=True)
 class Want:
-    """`statistic` of these heads of a layer (None: of all) should go from `before` to `target`."""
+    """`statistic` of these heads of a layer (None: of all) should go from `before` to `target`. "size" is that of q beside its
+    siblings' median, and asks for a change of q alone."""
 
     layer: int
     heads: tuple[int, ...] | None
-    statistic: Literal["logit_std", "max_logit", "scale"]
+    statistic: Literal["logit_std", "max_logit", "scale", "size"]
     before: float
     target: float
 
@@ -158,8 +160,10 @@ class Advisor:
     def _attempt(self, want: Want) -> _Attempt:
         capture = self._captures[want.layer]
         site = CallSite(self._members, capture, self._layers[want.layer].scale.source.split(" ")[0])
-        found = list(ways(site, want.heads, scale_only=want.statistic == "scale"))
-        if want.heads is not None:  # ways that change every head are better than none
+        found = list(ways(site, want.heads, scale_only=want.statistic == "scale", q_only=want.statistic == "size"))
+        if want.statistic == "size":
+            found = [way for way in found if want.heads is None or way.own]
+        elif want.heads is not None:  # ways that change every head are better than none
             found += [way for way in ways(site, None) if way.kind in ("projection", "norm")]
         return _Attempt(want, site, [(way, factor) for factor in self._factors(want, capture) for way in found])
 
@@ -167,7 +171,7 @@ class Advisor:
         """The factors on q·k that may lead to the target. It is a ratio, unless a bias or a cap is part of the logits: then it
         is searched for on the captured q and k. The bias may be made of q, so the ratio is worth a trial even then."""
         ratio = want.target / want.before
-        if want.statistic == "scale" or (capture.problem.bias is None and capture.problem.softcap is None):
+        if want.statistic in ("scale", "size") or (capture.problem.bias is None and capture.problem.softcap is None):
             return [ratio]
         searched = self._searched(want)
         return [ratio] if searched is None else [searched, ratio]
@@ -204,7 +208,8 @@ class Advisor:
         before = self._captures[want.layer]
         ratio = None if captures is None else _ratio(before, captures[want.layer], want.heads)
         if captures is not None and ratio is not None and abs(ratio / attempt.factor - 1) <= NEAR:
-            after = want.before * ratio if want.statistic == "scale" else self._value(want, captures[want.layer])
+            in_proportion = want.statistic in ("scale", "size")
+            after = want.before * ratio if in_proportion else self._value(want, captures[want.layer])
             if want.met_by(after):
                 attempt.found = self._worked(attempt, float(after or 0.0))
                 return
@@ -244,7 +249,8 @@ class Advisor:
         if not capture.affine or not scale:
             return Found(NOTHING.format(target=want.target, **words))
         value = rounded(scale * self._factors(want, capture)[0])
-        after = want.before * value / scale if want.statistic == "scale" else self._replayed(want, value / scale)
+        in_proportion = want.statistic in ("scale", "size")
+        after = want.before * value / scale if in_proportion else self._replayed(want, value / scale)
         if not want.met_by(after):
             return Found(NOTHING.format(target=want.target, **words))
         how = HANDED.format(value=value, old=scale, after=after, **words)

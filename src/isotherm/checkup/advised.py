@@ -30,6 +30,7 @@ NORMALISED = Text(
     "q and k are normalised, so rescaling the query weights does nothing: {how}.",
     "q 与 k 经过归一化，改查询权重无效：{how}。",
 )
+APART = Text("{advice} To do that: {how}.", "{advice}做法：{how}。")
 SENTENCES = {"logits-large": LARGE, "logits-diverging": LARGE, "frozen-at-init": FROZEN, "scale-mismatch": MISMATCH}
 
 
@@ -43,7 +44,8 @@ def advised(
 ) -> tuple[tuple[Layer, ...], list[Finding]]:
     """Layers and findings with advice. `untrained` decides which logit spread a layer should have."""
     of_layers = {layer.index: want for layer in layers if (want := _spread(layer, untrained=untrained)) is not None}
-    of_findings = [_wanted(finding, layers, of_layers, captures) for finding in found]
+    apart = {want.layer: want for want in map(_alone, found) if want is not None and want.heads is None}
+    of_findings = [_alone(finding) or _wanted(finding, layers, of_layers | apart, captures) for finding in found]
     tried = advisor.find([*of_layers.values(), *(want for want in of_findings if want is not None)])
     of_findings = [
         want and _worst(want, finding, of_findings, found, tried)
@@ -66,6 +68,9 @@ def _advice(want: Want, tried: dict[Want, Found]) -> Advice:
 
 
 def _told(finding: Finding, want: Want, found: Found, capture: Capture) -> Finding:
+    if finding.code == "stands-apart":
+        advice = APART.format(advice=finding.advice, how=found.how) if found.changes else finding.advice
+        return replace(finding, advice=advice, changes=found.changes)
     normalised = capture.q_factor.kind == "normalised" and want.statistic != "scale"
     sentence = NORMALISED if normalised else SENTENCES[finding.code]
     return replace(finding, advice=sentence.format(how=found.how), changes=found.changes)
@@ -94,7 +99,7 @@ def _worst(
 ) -> Want:
     """The want to answer a finding with: where heads share what is changed, that of the layer's hottest head. What helps it
     helps all of them, and several changes of one thing would add up."""
-    if want.heads is None or tried[want].own:
+    if want.heads is None or want.statistic == "size" or tried[want].own:
         return want
     alike = [
         other
@@ -102,6 +107,15 @@ def _worst(
         if other is not None and (its.code, its.layer) == (finding.code, finding.layer)
     ]
     return max(alike, key=lambda other: other.before / other.target)
+
+
+def _alone(finding: Finding) -> Want | None:
+    """What a layer or head whose q stands apart asks for: the size that its siblings have."""
+    ratio = finding.evidence.get("ratio")
+    if finding.code != "stands-apart" or finding.evidence.get("of") != "q" or finding.layer is None:
+        return None
+    heads = None if finding.head is None else (finding.head,)
+    return Want(finding.layer, heads, "size", float(ratio), 1.0) if isinstance(ratio, float) else None
 
 
 def _wanted(
@@ -117,7 +131,8 @@ def _wanted(
     statistic, above, most, target = _bounds(finding.code, layer)
     values = {head.head: getattr(head, statistic) or 0.0 for head in layer.head_stats}
     whole = of_layers.get(layer.index)
-    if whole is not None and problem.bias is None and problem.softcap is None and _alike(layer, whole.before):
+    plain = problem.bias is None and problem.softcap is None
+    if whole is not None and (whole.statistic == "size" or (plain and _alike(layer, whole.before))):
         ceiling = above if statistic == "logit_std" else limits.LARGE.value
         if max(values.values()) * whole.target / whole.before < ceiling:
             return whole  # what the layer wants helps all of its heads

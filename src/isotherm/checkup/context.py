@@ -7,6 +7,8 @@ from isotherm.language import Text
 from isotherm.record import Context, Layer
 from isotherm.theory import gaussian_row
 
+WIDEST = 64.0
+"""The largest logit spread to look for."""
 LONGER = Text(
     "At {length} keys the same logit spread (σ = {sigma:.2f}) would give an entropy of {then:.2f} nats instead of {now:.2f};"
     " multiplying the scale by {factor:.3f} keeps it (log-n: ln {length} / ln {seen} = {log_n:.3f}).",
@@ -19,9 +21,9 @@ def context_of(layers: tuple[Layer, ...], length: int) -> Context | None:
     """Predict the entropy at another length for the same logit spread, and the factor that would keep the entropy."""
     spreads = [head.logit_std for layer in layers for head in layer.head_stats if head.logit_std is not None]
     seen = max((layer.keys for layer in layers), default=0)
-    if not spreads or seen < 2 or length < 2:
+    sigma = median(spreads) if spreads else 0.0
+    if not sigma or seen < 2 or length < 2:  # without a spread the entropy is ln n, and no factor changes that
         return None
-    sigma = median(spreads)
     now, then = gaussian_row(seen, sigma), gaussian_row(length, sigma)
     factor = _factor_that_keeps(now.entropy, length, sigma)
     message = LONGER.format(
@@ -38,10 +40,10 @@ def context_of(layers: tuple[Layer, ...], length: int) -> Context | None:
 
 def _factor_that_keeps(entropy: float, length: int, sigma: float) -> float:
     """The multiplier of σ at which `length` keys have this entropy, by bisection: entropy falls as σ grows."""
-    low, high = 1e-3, 1e3
+    low, high = 1e-3, max(1e3, WIDEST / sigma)
     for _ in range(40):
         middle = (low * high) ** 0.5
-        if gaussian_row(length, min(64.0, middle * sigma)).entropy > entropy:
+        if gaussian_row(length, min(WIDEST, middle * sigma)).entropy > entropy:
             low = middle
         else:
             high = middle

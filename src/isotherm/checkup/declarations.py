@@ -7,6 +7,7 @@ from fnmatch import fnmatchcase
 from isotherm.errors import ArgumentError, named
 from isotherm.language import Text
 from isotherm.scale import Rule, parse
+from isotherm.scale import value as value_of
 
 Given = str | Rule | Mapping[str, str | Rule] | None
 """A rule as an object or as `isotherm rules` writes it, or a mapping from layer patterns to rules."""
@@ -49,7 +50,8 @@ class Declarations:
 
 
 def read_declared(given: Given) -> Declarations:
-    """Read declarations. Refuses a misspelt rule, and one that leaves no softmax rows to measure."""
+    """Read declarations. Refuses a misspelt rule, one that leaves no softmax rows to measure, and one that says nothing about
+    the multiplier of q·k."""
     if given is None:
         return Declarations()
     rules = given if isinstance(given, Mapping) else {EVERY: given}
@@ -77,4 +79,7 @@ def _rule(given: object) -> Rule:
         raise ArgumentError("declared", expected, got=type(given).__name__)
     if not rule.has_softmax:
         raise ArgumentError("declared", Text("a rule with a softmax", "含有 softmax 的规则"), got=repr(str(rule)))
+    if all(part.per_query or value_of(part, 64, 1024) is None for part in rule.factors):  # nothing would be compared
+        expected = Text("a rule that multiplies q·k by one number", "把 q·k 乘以一个数的规则")
+        raise ArgumentError("declared", expected, got=repr(str(rule)))
     return rule

@@ -35,6 +35,8 @@ def prepare(loaded: Loaded, batch: Any, tokenizer: Any = None) -> Batch:
     """Arguments for the model. None stands for our own passage, picture or sound; text goes through `tokenizer`, or the
     model's own; tensors stay as they are. An `ArgumentError` says why something cannot be used."""
     model = loaded.model
+    if isinstance(batch, list | tuple) and batch and _is_empty(batch):
+        raise ArgumentError("batch", KINDS, got=repr(batch)[:40])
     if batch is None:
         prepared = _generated(loaded, tokenizer)
     elif isinstance(batch, str):
@@ -59,6 +61,9 @@ def prepare(loaded: Loaded, batch: Any, tokenizer: Any = None) -> Batch:
 def check_arguments(model: nn.Module, batch: Batch) -> None:
     """Refuse a batch that the model's forward has no parameters for, before anything runs."""
     positional, keywords = _arguments(batch)
+    if any(isinstance(value, Tensor) and value.is_meta for value in (*positional, *keywords.values())):
+        got = Text("a tensor on the meta device", "meta 设备上的张量")
+        raise ArgumentError("batch", Text("tensors with values", "有数值的张量"), got=got)
     if _fits(model, positional, keywords):
         return
     got = Text("{n} positional", "{n} 个位置参数").format(n=len(positional))
@@ -232,6 +237,11 @@ def _is_numbers(value: Any) -> bool:
     if not isinstance(value, list | tuple) or not value:
         return False
     return all(isinstance(inner, Number) or _is_numbers(inner) for inner in value)
+
+
+def _is_empty(value: Any) -> bool:
+    """Whether this is a list without numbers: [], [[]] or [[], []]."""
+    return isinstance(value, list | tuple) and all(_is_empty(inner) for inner in value)
 
 
 def _tensor(value: Any) -> Tensor:

@@ -86,14 +86,15 @@ def _plain(summaries: list[Summary]) -> list[list[list[float | None]]]:
 
 
 def state(rows: int, invalid: int, gate: float | None, fraction: float | None, excess: float) -> State:
-    """A head's state. `invalid` comes first. `sink` comes before `saturated`, because a sink explains a closed gate."""
+    """A head's state. `invalid` comes first. `sink` comes before `saturated`, because a sink explains a closed gate. A softmax
+    over one key is not saturated: its gate cannot be open, and it has no fraction of ln n."""
     if invalid:
         return "invalid"
     if not rows:
         return "empty"
     if excess > SINK:
         return "sink"
-    if gate is not None and gate < SATURATED:
+    if gate is not None and gate < SATURATED and fraction is not None:
         return "saturated"
     return "diffuse" if fraction is not None and fraction > DIFFUSE else "balanced"
 

@@ -17,6 +17,7 @@ from isotherm.checkup.loading.device import check_device_map, choose_device
 from isotherm.checkup.loading.formats import (
     NO_CONFIG,
     kind_of,
+    path_of,
     read_object,
     refuse_file,
     refuse_pipeline,
@@ -27,6 +28,7 @@ from isotherm.checkup.loading.loaded import EXTRA, Loaded, Loading, Progress, ne
 from isotherm.checkup.loading.pretrained import open_pretrained, precision
 from isotherm.errors import ArgumentError, InputError
 from isotherm.language import Text
+from isotherm.printable import printable
 
 __all__ = ["Loaded", "Loading", "load"]
 
@@ -44,25 +46,23 @@ def load(spec: str | None, loading: Loading, told: Progress = nobody) -> Loaded:
     loading = replace(loading, device=choose_device(loading.device))
     if spec is None:
         return _default(loading, told)
-    path = _path(spec)
-    if path.is_dir():
+    path = path_of(spec)
+    try:
+        is_folder, is_file = path.is_dir(), path.is_file()
+    except OSError as error:  # too long for a name
+        why = Text("cannot be read ({why})", "无法读取（{why}）").format(why=error.strerror)
+        raise InputError(printable(spec, 80), why) from None
+    if is_folder and spec:
         return _folder(path, path.resolve().name, spec, loading, told)
-    if path.is_file():
+    if is_file:
         return _file(path, spec, loading, told)
     module, colon, function = spec.partition(":")
     if colon and module.replace(".", "").isidentifier() and function.isidentifier():
         return _placed(_factory(spec, module, function), None if as_it_is else loading.device, loading)
     name = hub_name(spec)
     if name is None:
-        raise InputError(spec, Text("no such folder or file", "没有这个文件夹或文件"))
+        raise InputError(spec or "''", Text("no such folder or file", "没有这个文件夹或文件"))
     return _hub(name, loading, told)
-
-
-def _path(spec: str) -> Path:
-    try:
-        return Path(spec).expanduser()
-    except RuntimeError:  # ~x, and nobody is called x
-        return Path(spec)
 
 
 def _default(loading: Loading, told: Progress) -> Loaded:

@@ -95,7 +95,8 @@ def statistics(
     `padded` [B, T] become empty."""
     total, chosen = problem.q.shape[2], None
     if rows is not None and rows < total:
-        chosen = torch.linspace(0, total - 1, rows, device=problem.q.device).long().unique()
+        # From the last row, so that one row alone is not the first: under a causal mask that sees a single key.
+        chosen = torch.linspace(total - 1, 0, rows, device=problem.q.device).long().unique()
     found = [_without_padding(stats, padded) for stats in statistics_at(problem, scales, chosen)]
     return found if sink is None else [stats.with_sink(sink.view(-1, 1)) for stats in found]
 

@@ -113,7 +113,10 @@ def _of_side(
     projection: Projection, layer: Layer, which: Literal["q", "k"], vectors: list[float], factor: Factor
 ) -> Iterator[Sized]:
     """What is compared of q or k alone."""
-    spreads, source, group = [head.logit_std for head in layer.head_stats], factor.source, layer.heads // len(vectors)
+    spreads, group = [head.logit_std for head in layer.head_stats], layer.heads // len(vectors)
+    source = (
+        layer.name if factor.kind == "normalised" else factor.source
+    )  # behind a norm the projection does not matter
     known = [spread for spread in spreads if spread is not None]
     module, weight = projection
     if weight is not None and isinstance(module, nn.Linear) and weight.shape[0] == len(vectors) * layer.head_dim:

@@ -71,9 +71,11 @@ class CallSite:
         return dict(sorted(found.items(), key=lambda pair: (pair[0].rpartition(".")[0] != here, "k_" in pair[0])))
 
 
-def ways(site: CallSite, heads: Sequence[int] | None, *, scale_only: bool = False) -> Iterator[Way]:
+def ways(
+    site: CallSite, heads: Sequence[int] | None, *, scale_only: bool = False, q_only: bool = False
+) -> Iterator[Way]:
     """The ways to multiply q·k of these heads (None: of all) by a factor, the most natural first. With `scale_only` only those
-    that change the multiplier itself."""
+    that change the multiplier itself, with `q_only` only those that change what q is made with."""
     q, k = site.capture.q_factor, site.capture.k_factor
     if not scale_only:
         if q.kind == "normalised":
@@ -81,6 +83,8 @@ def ways(site: CallSite, heads: Sequence[int] | None, *, scale_only: bool = Fals
             yield from _temperatures(site, heads)
         else:
             yield from _projection(site, q, k, heads)
+        if q_only:
+            return
         if heads is None and k.kind != "normalised":
             yield from _projection(site, k, q, None)
     yield from _attributes(site)

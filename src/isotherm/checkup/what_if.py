@@ -23,8 +23,11 @@ from isotherm.stats import RowStats
 
 def check_rules(rules: Sequence[str | Rule]) -> list[tuple[str, Rule]]:
     """Each rule with its name. Refuses a misspelt rule, and one that leaves no softmax rows to measure."""
+    if isinstance(rules, str) or not all(isinstance(rule, str | Rule) for rule in rules or ()):
+        expected = Text("a list of rules, as objects or as text", "规则（对象或文本）的列表")
+        raise ArgumentError("what_if", expected, got=repr(rules)[:80])
     with named(scale="what_if"):
-        parsed = [(str(rule), parse(rule) if isinstance(rule, str) else rule) for rule in rules]
+        parsed = [(str(rule), parse(rule) if isinstance(rule, str) else rule) for rule in rules or ()]
     for text, rule in parsed:
         if not rule.has_softmax:
             raise ArgumentError("what_if", Text("rules with a softmax", "含有 softmax 的规则"), got=repr(text))

@@ -3,6 +3,8 @@
 from collections.abc import Iterator
 
 from rich.console import Console
+from rich.measure import Measurement
+from rich.table import Table
 from rich.text import Text as Styled
 
 from isotherm.language import Language, Text
@@ -25,7 +27,8 @@ _ADDED = Text("Layers added", "新增的层")
 _REMOVED = Text("Layers removed", "移除的层")
 _SAME = Text("Nothing changed.", "没有变化。")
 _FINDING = Text("{glyph} {code} ({place}) {message}", "{glyph} {code}（{place}）{message}")
-_FLIP = Text("layer {layer}, heads {heads}: {before} → {after}", "第 {layer} 层，头 {heads}：{before} → {after}")
+_FLIP = Text("layer {layer}, {heads}: {before} → {after}", "第 {layer} 层，{heads}：{before} → {after}")
+_HEAD, _SEVERAL_HEADS = Text("head {heads}", "头 {heads}"), Text("heads {heads}", "头 {heads}")
 _HEADS = (
     Text("Layer", "层"),
     Text("Scale", "缩放"),
@@ -45,14 +48,21 @@ def show(record: CompareRecord, console: Console, language: Language) -> None:
         _listed(console, title, [_finding_line(found, language) for found in findings], language, style)
     if moved := moved_layers(record):
         heading(console, _MOVED, language)
-        made = table(_HEADS, language, left=())
-        for line in moved[:MOST]:
-            made.add_row(str(line.index), *map(_arrow, _changes(line)))
-        console.print(made)
+        # Two digits where three do not fit: a cut-off number would be another one.
+        made = _moved_table(moved[:MOST], language, 3)
+        fits = Measurement.get(console, console.options.update(max_width=1000), made).maximum <= console.width
+        console.print(made if fits else _moved_table(moved[:MOST], language, 2))
         rest(console, len(moved) - MOST, language)
     _listed(console, _FLIPPED, _flip_lines(record, language), language)
     for title, names in ((_ADDED, record.added_layers), (_REMOVED, record.removed_layers)):
         _listed(console, title, [printable(name, 100) for name in names], language)
+
+
+def _moved_table(moved: list[LayerChange], language: Language, places: int) -> Table:
+    made = table(_HEADS, language, gap=2 if places > 2 else 1, left=())
+    for line in moved:
+        made.add_row(str(line.index), *(_arrow(change, places) for change in _changes(line)))
+    return made
 
 
 def to_markdown(record: CompareRecord, language: Language) -> str:
@@ -91,8 +101,8 @@ def _changes(line: LayerChange) -> tuple[Change, ...]:
     return line.scale, line.entropy_fraction, line.gate_p50, line.gate_p10, line.max_logit
 
 
-def _arrow(change: Change) -> str:
-    before, after = digits.number(change.before), digits.number(change.after)
+def _arrow(change: Change, places: int = 3) -> str:
+    before, after = digits.number(change.before, places), digits.number(change.after, places)
     return before if before == after else f"{before} → {after}"
 
 
@@ -124,7 +134,8 @@ def _flip_lines(record: CompareRecord, language: Language) -> list[str]:
     lines = []
     for (layer, before, after), heads in groups.items():
         states = {"before": _state(before), "after": _state(after)}
-        lines.append(_FLIP.format(layer=layer, heads=", ".join(heads), **states).to(language))
+        named = (_HEAD if len(heads) == 1 else _SEVERAL_HEADS).format(heads=", ".join(heads))
+        lines.append(_FLIP.format(layer=layer, heads=named, **states).to(language))
     return lines
 
 

@@ -36,11 +36,12 @@ _RULE_HEADS = (
     Text("Max logit", "最大 logit"),
 )
 _TITLE = Text("Attention check-up: {name}", "注意力体检：{name}")
-_SHAPE = Text("{layers} layers × {heads} heads, {amount}, {how}", "{layers} 层 × {heads} 头，{amount}，{how}")
-_ALL_AGREE = Text("Scale: all {n} layers use the scale they declare.", "缩放：全部 {n} 层所用的缩放与声明一致。")
+_ALL_AGREE = Text(
+    "Scale: every layer has the one expected of it ({n} compared).", "缩放：每一层都符合预期（比较了 {n} 层）。"
+)
 _UNKNOWN = Text("Layers that could not be audited: {n}.", "无法审计的层数：{n}。")
 _DIFFER = Text(
-    "Scale: {n} of {total} layers do not use the scale they declare.", "缩放：{total} 层中有 {n} 层与声明不符。"
+    "Scale: {n} of {total} layers have another one than expected.", "缩放：{total} 层中有 {n} 层与预期不符。"
 )
 _WHAT_IF = Text("What if another rule were used (medians over layers)", "假如换一条规则（各层中位数）")
 _MORE = Text("… and {n} more.", "…… 另有 {n} 条。")
@@ -71,12 +72,8 @@ def markdown_table(heads: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
 
 def to_markdown(record: CheckRecord, language: Language) -> str:
     """The comment, ending with one newline."""
-    shape = _SHAPE.format(
-        layers=len(record.layers),
-        heads=summary.widest(record),
-        amount=vocabulary.amount(record.model),
-        how=summary.how_got(record),
-    )
+    size = vocabulary.shape(len(record.layers), summary.widest(record))
+    shape = vocabulary.joined([size, vocabulary.amount(record.model), summary.how_got(record)])
     facts = [shape, vocabulary.COMPILED] if record.model.compiled else [shape]
     severity = summary.verdict_severity(record)
     glyph = "✔" if severity is None else vocabulary.SEVERITY_GLYPHS[severity]

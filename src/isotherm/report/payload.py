@@ -140,7 +140,7 @@ def _finding(finding: Any, texts: Texts) -> dict[str, Any]:
         "head": finding.head,
         "message": [printable(finding.message.en, 600), printable(finding.message.zh, 600)],
         "evidence": [
-            [printable(name, 60), printable(value, 120) if isinstance(value, str) else compact(value)]
+            [printable(name, 60), vocabulary.fact(printable(value, 120)) if isinstance(value, str) else compact(value)]
             for name, value in islice(finding.evidence.items(), 12)
         ],
         "advice": texts.add(finding.advice),

@@ -131,6 +131,8 @@ def how_got(record: CheckRecord) -> Text:
     labels = {head.label for layer in record.layers for head in layer.head_stats}
     if labels == {"sampled"}:
         heads = [head for layer in record.layers for head in layer.head_stats]
+        if all(head.entropy_interval is None and head.rows == 1 for head in heads):
+            return vocabulary.SAMPLED_ONE.format(total=heads[0].rows_total or 1)
         interval = max((head.entropy_interval or 0.0 for head in heads), default=0.0)
         return vocabulary.SAMPLED.format(
             rows=heads[0].rows, total=heads[0].rows_total or heads[0].rows, interval=interval

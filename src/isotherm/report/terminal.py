@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from itertools import groupby
 
 from rich.console import Console
+from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text as Styled
 
@@ -37,12 +38,11 @@ _WORST_ONLY = Text(
     "The {shown} layers most worth a look; the other {hidden} are in the report.",
     "以下是最值得一看的 {shown} 层；其余 {hidden} 层见报告。",
 )
-_SHAPE = Text("{layers} layers × {heads} heads", "{layers} 层 × {heads} 头")
 _PARAMETERS = Text("{n} parameters", "{n} 参数")
 _AT_INITIALISATION = Text("at initialisation", "初始化状态")
 _FACTOR = Text(
-    "{place}: logit spread {spread}, target {target}: multiply by {factor}.",
-    "{place}：logit 标准差 {spread}，目标 {target}：乘以 {factor}。",
+    "{place}: logit spread {spread}, target {target} (factor {factor}): {how}",
+    "{place}：logit 标准差 {spread}，目标 {target}（因子 {factor}）：{how}",
 )
 _COLUMNS = (
     Text("layer", "层"),
@@ -100,7 +100,7 @@ def show(record: CheckRecord, console: Console, language: Language) -> None:
         heading(console, _HEADS, language, note)
         console.print(head_map(record, lines, language, console))
         heading(console, _LAYERS, language, note)
-        console.print(_layer_table(lines, language))
+        console.print(_layer_table(lines, language, console))
         for said in _kind_lines(record):
             indented(console, Styled(said.to(language), style="dim"))
         if factors_of(lines):
@@ -127,7 +127,7 @@ def _title(record: CheckRecord, console: Console, language: Language) -> None:
     model = record.model
     facts = [
         printable(model.architecture, 60),
-        _SHAPE.format(layers=len(record.layers), heads=summary.widest(record)).to(language),
+        vocabulary.shape(len(record.layers), summary.widest(record)).to(language),
         _PARAMETERS.format(n=digits.magnitude(model.parameters)).to(language),
         vocabulary.amount(model).to(language),
         f"{printable(model.dtype, 20)} · {printable(model.device, 20)}",
@@ -184,8 +184,9 @@ def _advice(record: CheckRecord, console: Console, language: Language) -> None:
             spread=digits.number(advice.spread),
             target=digits.number(advice.target),
             factor=digits.number(advice.factor),
+            how=Text(printable(advice.how.en, 600), printable(advice.how.zh, 600)),
         )
-        indented(console, Styled(f"{factor.to(language)} {printable(advice.how.to(language), 600)}"))
+        indented(console, Styled(factor.to(language)))
     rest(console, len(advised) - FEW_FINDINGS, language)
 
 
@@ -209,10 +210,19 @@ def _rest(record: CheckRecord, console: Console, language: Language) -> None:
     console.print(Styled(cost.to(language), style="dim"))
 
 
-def _layer_table(lines: list[LayerSummary], language: Language) -> Table:
-    """One line per layer: its scale, the spread of its logits, and entropy and gate of its rows."""
-    made = table(_COLUMNS, language, gap=1, left={4, 10})
+def _layer_table(lines: list[LayerSummary], language: Language, console: Console) -> Table:
+    """One line per layer: its scale, the spread of its logits, and entropy and gate of its rows. Bars that do not fit are left
+    out: a shortened one would say something else."""
+    made = _layer_lines(lines, language, bars=True)
+    fits = Measurement.get(console, console.options.update(max_width=1000), made).maximum <= console.width
+    made = made if fits else _layer_lines(lines, language, bars=False)
     made.caption, made.caption_justify, made.caption_style = _NOTE.to(language), "left", "dim"
+    return made
+
+
+def _layer_lines(lines: list[LayerSummary], language: Language, *, bars: bool) -> Table:
+    made = table(_COLUMNS, language, gap=1, left={4, 10})
+    made.pad_edge = False
     for line in lines:
         scale = line.layer.scale
         spread = Styled(digits.number(line.sigma))
@@ -230,7 +240,7 @@ def _layer_table(lines: list[LayerSummary], language: Language) -> Table:
             digits.number(line.entropy_fraction, 2),
             digits.number(line.gate_p10, 2),
             digits.number(line.gate_p50, 2),
-            Styled(bar(line.gate_p50, 4), style=gate),
+            Styled(bar(line.gate_p50, 4) if bars else "", style=gate),
             digits.number(line.max_logit),
         )
     return made

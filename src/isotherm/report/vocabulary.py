@@ -55,6 +55,7 @@ SAMPLED: Final = Text(
     "sampled: {rows} of {total} rows a head, mean entropy ± {interval:.2g} nats (95 %)",
     "抽样：每头 {total} 行中的 {rows} 行，平均熵 ± {interval:.2g} 纳特（95 %）",
 )
+SAMPLED_ONE: Final = Text("sampled: 1 of {total} rows a head", "抽样：每头 {total} 行中的 1 行")
 MIXED: Final = Text("exact and sampled", "部分抽样")
 HEALTHY: Final = Text("Nothing to act on", "没有需要处理的问题")
 NOT_SEEN: Final = Text("No attention was seen", "没有看到任何注意力")
@@ -69,6 +70,12 @@ def counted(severity: Severity, n: int) -> Text:
     return one if n == 1 else several.format(n=n)
 
 
+def shape(layers: int, heads: int) -> Text:
+    """«6 layers × 12 heads», «1 layer × 1 head»."""
+    several = f"layer{'' if layers == 1 else 's'}", f"head{'' if heads == 1 else 's'}"
+    return Text(f"{layers} {several[0]} × {heads} {several[1]}", f"{layers} 层 × {heads} 头")
+
+
 def joined(texts: list[Text]) -> Text:
     """Texts joined by commas."""
     return Text(", ".join(text.en for text in texts), "，".join(text.zh for text in texts))
@@ -81,6 +88,29 @@ def place(layer: int | None, head: int | None) -> Text:
     if head is None:
         return Text(f"layer {layer}", f"第 {layer} 层")
     return Text(f"layer {layer}, head {head}", f"第 {layer} 层第 {head} 头")
+
+
+_FACTS: Final = {
+    "scale missing": "缺少缩放",
+    "1/d for 1/sqrt(d)": "以 1/d 代替 1/sqrt(d)",
+    "scale applied twice": "缩放了两次",
+    "inverted scale": "缩放取了倒数",
+    "d^-1/4 on one side only": "只在一侧乘了 d^-1/4",
+    "1/sqrt(width) for 1/sqrt(d)": "以 1/sqrt(width) 代替 1/sqrt(d)",
+    "twice the scale": "缩放的两倍",
+    "half the scale": "缩放的一半",
+    "log2(e) too many": "多乘了 log2(e)",
+    "none of the usual mistakes": "不是常见的错误",
+    "weights": "权重",
+    "vectors": "向量",
+    "q and k": "q 与 k",
+}
+"""What findings have as evidence, in Chinese. What is not here (configuration keys, rules) is the same in both languages."""
+
+
+def fact(value: str) -> list[str]:
+    """A word of a finding's evidence, in English and in Chinese."""
+    return [value, _FACTS.get(value, value)]
 
 
 def rule_name(rule: str) -> Text:

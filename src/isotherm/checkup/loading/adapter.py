@@ -4,7 +4,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from isotherm.checkup.loading.chatter import quiet
-from isotherm.checkup.loading.formats import read_object
+from isotherm.checkup.loading.formats import path_of, read_object
 from isotherm.checkup.loading.hub import HubName, hub_name
 from isotherm.checkup.loading.loaded import Loaded, needed
 from isotherm.checkup.weights import Weights
@@ -42,7 +42,7 @@ def base_of(folder: Path, what: object) -> Base:
             path, Text("base_model_name_or_path names no base model", "base_model_name_or_path 没有给出基座模型")
         )
     architecture = TASKS.get(str(config.get("task_type"))) or _trained_on(config.get("auto_mapping"))
-    for place in (folder / named, Path(named).expanduser()):
+    for place in (folder / named, path_of(named)):
         if place.is_dir() and place.resolve() != folder.resolve():
             return Base(place, architecture)
     found = hub_name(named)

@@ -61,6 +61,14 @@ def read_object(path: Path) -> dict[str, Any]:
     return found
 
 
+def path_of(text: str) -> Path:
+    """A path as typed, with ~ as in a shell."""
+    try:
+        return Path(text).expanduser()
+    except RuntimeError:  # ~x, and nobody is called x
+        return Path(text)
+
+
 def kind_of(folder: Path) -> Kind:
     """What a folder holds. One that holds nothing of ours is refused with a sentence that says what to do."""
     if (folder / "adapter_config.json").is_file():
@@ -114,7 +122,7 @@ def refuse_pipeline(folder: Path, what: object) -> InputError:
             what, Text("a diffusers pipeline in which nothing attends", "diffusers 流水线，其中没有注意力")
         )
     part = next((name for name in parts if name.startswith("text_encoder")), parts[0])
-    if (folder / part).is_dir():
+    if (folder / part).is_dir() or Path(str(what)).is_dir():
         why = Text(
             "a diffusers pipeline; check a part that attends ({parts}): isotherm check {example}",
             "diffusers 流水线；请检查其中含注意力的部件（{parts}）：isotherm check {example}",

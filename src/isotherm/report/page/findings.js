@@ -35,7 +35,7 @@ function findingItem(finding) {
   const where = reachable
     ? el("button", { type: "button", class: "place", onclick: () => { moveCursor(row, place); openHead(row, place, true); } }, text)
     : el("span", { class: "place" }, text);
-  const facts = evidence.map(([key, value]) => el("span", { class: "fact" }, name(key, "span"), " ", name(typeof value === "string" ? value : num(value), "b")));
+  const facts = evidence.map(([key, value]) => el("span", { class: "fact" }, name(key, "span"), " ", name(Array.isArray(value) ? either(value) : num(value), "b")));
   return el("li", {}, el("p", { class: "message" }, said(either(finding.message)), " ", where),
     facts.length > 0 && el("p", { class: "evidence", "aria-label": t("evidence") }, facts));
 }
