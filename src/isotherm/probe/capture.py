@@ -77,6 +77,7 @@ class Capture:
     - `affine`: False if the logits are no affine function of q·k, None if they were not made of one q·k that is known. Then the
       problem holds them as its bias, beside q·k times 0.
     - `padded` [B, T]: True where the query is padding. None if no query is known to be.
+    - `multiplied`: q·k was multiplied by a number for each head, or for each query, beside the problem's scale.
     """
 
     name: str
@@ -92,3 +93,4 @@ class Capture:
     total: int | None = None
     affine: bool | None = True
     padded: Tensor | None = None
+    multiplied: Literal["by-head", "by-query"] | None = None

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -51,7 +51,7 @@ class Seen:
 @dataclass(frozen=True)
 class Call:
     """An attention call as an adapter understood it: q [B, Hq, T, D], k [B, Hkv, S, D]. If the multiplier of q·k is not one
-    number, q contains it, and `traced_q` is q without it. `rows`, `total`, `affine` and `padded` are those of a `Capture`."""
+    number, q contains it, and `traced_q` is q without it. The fields from `padded` on are those of a `Capture`."""
 
     implementation: str
     q: Tensor
@@ -69,6 +69,7 @@ class Call:
     rows: Tensor | None = None
     total: int | None = None
     affine: bool | None = True
+    multiplied: Literal["by-head", "by-query"] | None = None
 
     def with_sink(self, sink: Tensor) -> "Call":
         """The same call with the logit [Hq] of a sink."""
@@ -237,6 +238,7 @@ class Session:
             Capture(
                 name, kind, what, call.implementation, problem, sink, call.passed, q_factor, k_factor,
                 rows=call.rows, total=None if call.rows is None else call.total, affine=call.affine, padded=padded,
+                multiplied=call.multiplied,
             )
         )  # fmt: skip
         return True
