@@ -50,7 +50,8 @@ def recognise_weights(session: Session, trail: Trail, weights: Tensor, axis: int
     rest = (1 - sums).clamp(min=0) if below_one else None
     before = len(session.seen.captures)
     _recognise(session, trail, weights.double().log(), axis, rest)
-    if not normalised and rest is None and session.frames.attending is not None:
+    whole = rest is not None and all(one.sink is not None for one in session.seen.captures[before:])
+    if not (normalised or whole) and session.frames.attending is not None:
         session.frames.attending.blocks.append(before)
     return True
 
