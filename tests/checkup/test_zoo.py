@@ -172,6 +172,39 @@ def test_what_does_not_attend_is_not_listed():
     assert len(report.layers) == 1
 
 
+def softmax_over(weight):
+    """A router or classifier whose weight is made anew in each forward."""
+
+    class Router(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.weight, self.gain = nn.Parameter(torch.randn(4, zoo.WIDTH)), nn.Parameter(torch.tensor(2.0))
+            self.a, self.b = nn.Parameter(torch.randn(4, 3)), nn.Parameter(torch.randn(3, zoo.WIDTH))
+            self.experts = nn.Linear(zoo.WIDTH, 4 * zoo.WIDTH)
+
+        def forward(self, x):
+            shares = nn.functional.linear(x.to(weight(self).dtype), weight(self)).softmax(-1).to(x.dtype)
+            return (shares.unsqueeze(-1) * self.experts(x).unflatten(-1, (4, -1))).sum(-2)
+
+    return Router()
+
+
+ROUTERS = {
+    "normalised": lambda m: nn.functional.normalize(m.weight, dim=-1),
+    "in another precision": lambda m: m.weight.double(),
+    "with a gain": lambda m: m.weight * m.gain,
+    "with an adapter": lambda m: m.weight + m.a @ m.b,
+}
+
+
+@pytest.mark.parametrize("weight", ROUTERS.values(), ids=ROUTERS)
+def test_a_router_whose_weight_is_made_in_the_forward_is_no_attention(weight):
+    torch.manual_seed(0)
+    report = look(softmax_over(weight).eval(), torch.randn(2, TOKENS, zoo.WIDTH))
+    assert report.layers == ()
+    assert report.record.unseen == ()
+
+
 def test_attention_without_a_softmax_is_a_note():
     model, x = net(zoo.softmax_module)
     model.mixers.append(LinearAttention())

@@ -237,6 +237,80 @@ def sparsemax(q, k, v):
     return used((a - sums.gather(-1, count - 1) / count).clamp(min=0), v)
 
 
+def one_number_for_all(q, k, v):
+    return used((q @ k.mT * torch.full((HEADS, 1, 1), 0.25)).softmax(-1), v)
+
+
+def one_number_for_each_head(q, k, v):
+    return used((q @ k.mT * torch.tensor([0.2, 0.3, 0.4]).view(HEADS, 1, 1)).softmax(-1), v)
+
+
+def one_number_for_each_query(q, k, v):
+    return used((q @ k.mT * torch.sigmoid(q[..., :1])).softmax(-1), v)
+
+
+def in_double(q, k, v):
+    return used((q.double() @ k.double().mT * SCALE).softmax(-1), v.double()).float()
+
+
+def three_factors(q, k, v):
+    return used(torch.einsum("bhid,bhjd,h->bhij", q, k, torch.tensor([0.2, 0.3, 0.4])).softmax(-1), v)
+
+
+def linalg_matmul(q, k, v):
+    return used((torch.linalg.matmul(q, k.mT) * SCALE).softmax(-1), v)
+
+
+def matrix_and_vector(q, k, v):
+    rows = [torch.mv(keys, one) for qs, keys in zip(q.flatten(0, 1), k.flatten(0, 1), strict=True) for one in qs]
+    return used((torch.stack(rows).view(2, HEADS, TOKENS, TOKENS) * SCALE).softmax(-1), v)
+
+
+def out_slices(q, k, v):
+    a = torch.empty(2, HEADS, TOKENS, TOKENS)
+    for head in range(HEADS):
+        torch.matmul(q[:, head].detach(), k[:, head].mT.detach(), out=a[:, head])
+    return used((a * SCALE).softmax(-1), v)
+
+
+def log_of_exp(q, k, v):
+    return used((q @ k.mT * SCALE).exp().log().softmax(-1), v)
+
+
+def cosine_similarity(q, k, v):
+    return used((F.cosine_similarity(q.unsqueeze(3), k.unsqueeze(2), -1) * 5).softmax(-1), v)
+
+
+def normalised_over_all_blocks(q, k, v):
+    parts = [q @ keys.mT * SCALE for keys in k.split(4, 2)]
+    total = sum(scores.exp().sum(-1, keepdim=True) for scores in parts)
+    return sum((scores.exp() / total) @ some for scores, some in zip(parts, v.split(4, 2), strict=True))
+
+
+def merged_by_sums(q, k, v):
+    parts = [q @ keys.mT * SCALE for keys in k.split(4, 2)]
+    means = [scores.softmax(-1) @ some for scores, some in zip(parts, v.split(4, 2), strict=True)]
+    share = torch.stack([scores.logsumexp(-1) for scores in parts], -1).softmax(-1)
+    return (torch.stack(means, -1) * share.unsqueeze(-2)).sum(-1)
+
+
+def by_convolution(q, k, v):
+    a = [
+        F.conv1d(keys.mT.reshape(1, -1, TOKENS), some.reshape(-1, DIM, 1), groups=HEADS)
+        for some, keys in zip(q, k, strict=True)
+    ]
+    return (torch.stack(a).view(2, HEADS, TOKENS, TOKENS) * SCALE).softmax(-1) @ v
+
+
+def complex_numbers(q, k, v):
+    q, k = (torch.view_as_complex(x.unflatten(-1, (-1, 2)).contiguous()) for x in (q, k))
+    return ((q @ k.mH).real * SCALE).softmax(-1) @ v
+
+
+def additive(q, k, v):
+    return torch.tanh(q.unsqueeze(3) + k.unsqueeze(2)).sum(-1).softmax(-1) @ v
+
+
 def chunked(q, k, v):
     parts = []
     for rows in q.split(4, 2):
@@ -354,6 +428,9 @@ SEEN = {  # what it is → the scale in force, None where there is none
     assigned_mask: SCALE, masked_weights: SCALE, upcast: SCALE, softmax_module: SCALE, twice_itself: 2 * SCALE,
     less_a_half: SCALE / 2, talking_heads: None, squashed: None, topk_only: SCALE, sink_column: SCALE, sparsemax: None,
     flex: SCALE, flex_with_bias: 0.4, flex_with_a_cap: SCALE, flex_with_a_cube: None, custom_op: 0.3,
-    custom_op_by_overload: 0.3, scripted_function: 0.3, autograd_function: SCALE,
+    custom_op_by_overload: 0.3, scripted_function: 0.3, autograd_function: SCALE, one_number_for_all: 0.25,
+    one_number_for_each_head: None, one_number_for_each_query: None, in_double: SCALE, three_factors: None,
+    linalg_matmul: SCALE, matrix_and_vector: None, out_slices: None, log_of_exp: SCALE, cosine_similarity: None,
 }  # fmt: skip
-LISTED = (strange_custom_op, in_numpy, wholly_in_numpy, under_vmap)
+LISTED = (strange_custom_op, in_numpy, wholly_in_numpy, under_vmap, normalised_over_all_blocks, merged_by_sums,
+          by_convolution, complex_numbers, additive)  # fmt: skip

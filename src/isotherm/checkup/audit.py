@@ -27,6 +27,10 @@ NORMALISED = Text(
     "q and k are normalised first; the number multiplies the normalised q·k",
     "q 与 k 先经归一化；此数乘在归一化之后",
 )
+MULTIPLIED = {
+    "by-head": Text("each head multiplies q·k by a number of its own", "每个头各用自己的数乘 q·k"),
+    "by-query": Text("each query multiplies q·k by a number of its own", "每个查询各用自己的数乘 q·k"),
+}
 PER_QUERY = Text("a factor that depends on the query's position is applied as well", "另有随查询位置变化的因子")
 UNDECLARED_NORM = Text(
     "q and k are normalised, and no configuration declares the scale", "q 与 k 经过归一化，而配置没有说明其缩放"
@@ -58,6 +62,8 @@ def effective(capture: Capture) -> tuple[float | None, Text | None]:
     """The scale in force, and a note about it. It is None if it is not known; the note then says why."""
     if not capture.affine:
         return None, UNFOLLOWED if capture.affine is None else NOT_AFFINE
+    if capture.multiplied is not None:
+        return None, MULTIPLIED[capture.multiplied]
     scale = capture.problem.scale
     note = None
     for which, factor in (("q", capture.q_factor), ("k", capture.k_factor)):

@@ -141,7 +141,8 @@ def _some(vectors: Tensor) -> Tensor:
 
 def _rms(values: Tensor, over: tuple[int, ...]) -> Tensor:
     count = prod(values.shape[axis] for axis in over)
-    return torch.linalg.vector_norm(values.detach(), dim=over, dtype=torch.float32) / sqrt(count)
+    wide = torch.promote_types(values.dtype, torch.float32)
+    return torch.linalg.vector_norm(values.detach(), dim=over, dtype=wide) / sqrt(count)
 
 
 def _projection(model: nn.Module, factor: Factor) -> Projection:

@@ -1,12 +1,13 @@
 """What a probe brings back from one attention call: enough to measure the call and to replay it under another rule."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
-from typing import Literal
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
 
 from torch import Tensor
 
 from isotherm.ops import Problem
+from isotherm.probe.keep import storage_of
 from isotherm.record import Kind
 
 
@@ -77,6 +78,7 @@ class Capture:
     - `affine`: False if the logits are no affine function of q·k, None if they were not made of one q·k that is known. Then the
       problem holds them as its bias, beside q·k times 0.
     - `padded` [B, T]: True where the query is padding. None if no query is known to be.
+    - `multiplied`: q·k was multiplied by a number for each head, or for each query, beside the problem's scale.
     """
 
     name: str
@@ -92,3 +94,38 @@ class Capture:
     total: int | None = None
     affine: bool | None = True
     padded: Tensor | None = None
+    multiplied: Literal["by-head", "by-query"] | None = None
+
+
+@dataclass(eq=False)
+class Kept:
+    """Copies the tensors of a capture before the model overwrites them."""
+
+    captures: list[Capture]
+    capture: Capture
+
+    def tensors(self) -> list[Tensor]:
+        """The tensors that the capture refers to."""
+        problem = self.capture.problem
+        everything = (problem.q, problem.k, problem.bias, problem.visibility.mask, self.capture.sink)
+        return [tensor for tensor in everything if tensor is not None]
+
+    def take_copy(self, storage: int) -> None:
+        """Replace the capture by one with copies of the tensors in that memory."""
+
+        def own(tensor: Tensor | None) -> Any:
+            return tensor.clone() if tensor is not None and storage_of(tensor) == storage else tensor
+
+        old = self.capture.problem
+        k = own(old.k)
+        problem = replace(
+            old,
+            q=own(old.q),
+            k=k,
+            v=k,
+            bias=own(old.bias),
+            visibility=replace(old.visibility, mask=own(old.visibility.mask)),
+        )
+        new = replace(self.capture, problem=problem, sink=own(self.capture.sink))
+        self.captures[:] = [new if capture is self.capture else capture for capture in self.captures]
+        self.capture = new

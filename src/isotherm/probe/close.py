@@ -12,9 +12,10 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from isotherm.probe import opaque, sdpa
 from isotherm.probe.frames import Frame
+from isotherm.probe.functions import SOFTMAXES, known
 from isotherm.probe.keep import storage_of
 from isotherm.probe.session import Session
-from isotherm.probe.watch import SOFTMAXES, Watch, known
+from isotherm.probe.watch import Watch
 
 KERNEL = "scaled_dot_product_"
 

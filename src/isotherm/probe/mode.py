@@ -8,9 +8,10 @@ import torch
 from torch.overrides import TorchFunctionMode
 
 from isotherm.probe import opaque, sdpa
+from isotherm.probe.functions import KERNELS, SOFTMAXES, known
 from isotherm.probe.reasons import IN_A_TRANSFORM
 from isotherm.probe.session import Session
-from isotherm.probe.watch import KERNELS, SOFTMAXES, Watch, known
+from isotherm.probe.watch import Watch
 
 
 class Mode(TorchFunctionMode):

@@ -6,6 +6,8 @@ do. Or they are no affine function of q·k: then the logits are kept themselves,
 """
 
 from dataclasses import dataclass, replace
+from math import prod
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
@@ -48,7 +50,8 @@ def recognise_weights(session: Session, trail: Trail, weights: Tensor, axis: int
     rest = (1 - sums).clamp(min=0) if below_one else None
     before = len(session.seen.captures)
     _recognise(session, trail, weights.double().log(), axis, rest)
-    if not normalised and rest is None and session.frames.attending is not None:
+    whole = rest is not None and all(one.sink is not None for one in session.seen.captures[before:])
+    if not (normalised or whole) and session.frames.attending is not None:
         session.frames.attending.blocks.append(before)
     return True
 
@@ -136,20 +139,34 @@ def _described(session: Session, scores: Scores, module: nn.Module | None) -> Ca
         visible = fold.term(zeroed) if terms.mask is None else fold.term(zeroed) & terms.mask
         if bool(visible.any()):
             return None
-    plain = q = fold.queries(scores.a)
-    for multiplier in scores.multipliers:
-        q = q * fold.term(multiplier).to(q.dtype)
+    plain = fold.queries(scores.a)
     scale = scores.factor * (1.0 if scores.cap is None else scores.cap)
+    factor, by = _together([fold.term(one).double() for one in scores.multipliers])
     return Call(
         implementation="hand-written",
-        q=q,
+        q=plain if by is None else plain * by.to(plain.dtype),
         k=fold.keys(scores.b),
-        scale=scale,
-        passed=None if scores.multipliers else scale,
+        scale=scale * factor,
+        passed=scale * factor if by is None else None,
         terms=terms,
         softcap=scores.cap,
         traced_q=plain,
+        multiplied=None if by is None else _varies(by),
     )
+
+
+def _together(multipliers: list[Tensor]) -> tuple[float, Tensor | None]:
+    """Multipliers [B, H, T, 1] as one number, and what they differ by from it; None if that is nothing."""
+    if not multipliers:
+        return 1.0, None
+    product = prod(multipliers[1:], start=multipliers[0])
+    first = float(product.flatten()[0])
+    return (first, None) if bool((product == first).all()) else (1.0, product)
+
+
+def _varies(by: Tensor) -> Literal["by-head", "by-query"]:
+    """Whether the multipliers [B, H, T, 1] of a head differ between queries, or only those of different heads."""
+    return "by-query" if bool(((by / by[:1, :, :1] - 1).abs() > SAME).any()) else "by-head"
 
 
 def _laid_out(
@@ -208,6 +225,7 @@ def _measured(layout: LaidOut, dtype: torch.dtype) -> Call | None:
         traced_q=q,
         rows=chosen,
         total=layout.logits.shape[-2],
+        multiplied=None if one else _varies(slopes.nan_to_num(middle).unsqueeze(-1)),
     )
     return call if replay.gives_softmax_of(call.problem(), None, logits) else None
 

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -12,7 +12,7 @@ from torch.overrides import TorchFunctionMode
 from isotherm.language import Text
 from isotherm.ops import Problem, Visibility
 from isotherm.probe import factors
-from isotherm.probe.capture import Capture
+from isotherm.probe.capture import Capture, Kept
 from isotherm.probe.finite import is_finite
 from isotherm.probe.frames import Frame, Frames
 from isotherm.probe.keep import Keeper, storage_of
@@ -51,7 +51,7 @@ class Seen:
 @dataclass(frozen=True)
 class Call:
     """An attention call as an adapter understood it: q [B, Hq, T, D], k [B, Hkv, S, D]. If the multiplier of q·k is not one
-    number, q contains it, and `traced_q` is q without it. `rows`, `total`, `affine` and `padded` are those of a `Capture`."""
+    number, q contains it, and `traced_q` is q without it. The fields from `padded` on are those of a `Capture`."""
 
     implementation: str
     q: Tensor
@@ -69,6 +69,7 @@ class Call:
     rows: Tensor | None = None
     total: int | None = None
     affine: bool | None = True
+    multiplied: Literal["by-head", "by-query"] | None = None
 
     def with_sink(self, sink: Tensor) -> "Call":
         """The same call with the logit [Hq] of a sink."""
@@ -101,7 +102,7 @@ class Session:
         self.working: _OwnWork | None = None
         self.mode: TorchFunctionMode | None = None
         self._busy = 0
-        self._kept: list[_Kept] = []
+        self._kept: list[Kept] = []
         self.noticed = 0
         self.kernel_calls: list[KernelCall] = []
 
@@ -180,6 +181,14 @@ class Session:
         if entry not in self.seen.unseen:
             self.seen.unseen.append(entry)
 
+    def doubt(self, frame: Frame, why: Text) -> None:
+        """List a module as unseen, unless a closer look at it may show more."""
+        if self.close_look is not None or frame.explained:
+            self.miss(why, frame.name, frame.kind)
+        else:
+            self.seen.suspects.append(frame.name)
+            self._explain()
+
     def met_in_a_transform(self, why: Text) -> None:
         """List the running module as unseen if the code that runs is inside a transform such as vmap."""
         if torch._C._functorch.peek_interpreter_stack() is None or not self.frames.stack or self._busy:
@@ -237,6 +246,7 @@ class Session:
             Capture(
                 name, kind, what, call.implementation, problem, sink, call.passed, q_factor, k_factor,
                 rows=call.rows, total=None if call.rows is None else call.total, affine=call.affine, padded=padded,
+                multiplied=call.multiplied,
             )
         )  # fmt: skip
         return True
@@ -250,7 +260,7 @@ class Session:
         """Keep a capture as it is now, even if the model overwrites its tensors later."""
         self._explain()
         self.seen.captures.append(capture)
-        kept = _Kept(self.seen, capture)
+        kept = Kept(self.seen.captures, capture)
         self._kept.append(kept)
         for tensor in kept.tensors():
             self.keeper.protect(tensor, kept)
@@ -361,37 +371,3 @@ class _OwnWork:
             self._functions.__exit__(None, None, None)
         torch._C._set_grad_enabled(self._gradients)
         self._session.working = self._outer
-
-
-@dataclass(eq=False)
-class _Kept:
-    """Copies the tensors of a capture before the model overwrites them."""
-
-    seen: Seen
-    capture: Capture
-
-    def tensors(self) -> list[Tensor]:
-        """The tensors that the capture refers to."""
-        problem = self.capture.problem
-        everything = (problem.q, problem.k, problem.bias, problem.visibility.mask, self.capture.sink)
-        return [tensor for tensor in everything if tensor is not None]
-
-    def take_copy(self, storage: int) -> None:
-        """Replace the capture by one with copies of the tensors in that memory."""
-
-        def own(tensor: Tensor | None) -> Any:
-            return tensor.clone() if tensor is not None and storage_of(tensor) == storage else tensor
-
-        old = self.capture.problem
-        k = own(old.k)
-        problem = replace(
-            old,
-            q=own(old.q),
-            k=k,
-            v=k,
-            bias=own(old.bias),
-            visibility=replace(old.visibility, mask=own(old.visibility.mask)),
-        )
-        new = replace(self.capture, problem=problem, sink=own(self.capture.sink))
-        self.seen.captures[:] = [new if capture is self.capture else capture for capture in self.seen.captures]
-        self.capture = new

@@ -1,92 +1,38 @@
 """Watch the operations of a forward pass: fused attention, hand-written attention, projections without a module, and writes to
 memory that the probe still refers to. Whoever sees the operations (`mode.py`, `close.py`) reports them here."""
 
-import functools
-from collections.abc import Iterable, Iterator
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
-from torch._ops import HigherOrderOperator, OpOverload, OpOverloadPacket
 from torch.utils.weak import WeakTensorKeyDictionary
 
-from isotherm.probe import flex, multihead, opaque, products, sdpa
+from isotherm.probe import flex, multihead, products, sdpa
+from isotherm.probe.frames import Frame
+from isotherm.probe.functions import (
+    COMPARISONS,
+    CONTAINERS,
+    KERNELS,
+    MATRICES,
+    NORMS,
+    OUTER,
+    PASSED_ON,
+    PRODUCTS,
+    REMADE,
+    SOFTMAXES,
+    SUMS,
+    factors_of,
+    flat,
+    positional,
+    writes,
+)
 from isotherm.probe.parts import parts_of, weight_of
+from isotherm.probe.reasons import OTHER_SOFTMAX
 from isotherm.probe.recognise import recognise_logits, recognise_weights
 from isotherm.probe.scores import Scores
 from isotherm.probe.session import Session
 from isotherm.probe.trail import STEPS, VIEWS, Trail, seen_as
-
-MATRICES = {"matmul": 0, "bmm": 0, "mm": 0, "__matmul__": 0, "linear": 0, "baddbmm": 1, "addbmm": 1, "addmm": 1}
-"""Products of matrices, and where their first factor stands."""
-PRODUCTS = frozenset({*MATRICES, "__rmatmul__", "einsum", "tensordot", "inner"})
-NORMS = frozenset({"normalize", "layer_norm", "rms_norm", "group_norm", "native_layer_norm"})
-SOFTMAXES = frozenset({"softmax", "special_softmax", "safe_softmax", "softmin", "gumbel_softmax"})
-SUMS = frozenset({"sum", "mean"})
-KERNELS = frozenset({"scaled_dot_product_attention", "multi_head_attention_forward", "flex_attention"})
-ALWAYS = frozenset({*PRODUCTS, *NORMS, *SOFTMAXES, *KERNELS, opaque.NAME, "cdist"})
-"""Functions that are always looked at. Others matter only while a product is being followed."""
-CONTAINERS = (tuple, list)
-OUTER = frozenset({"mul", "multiply", "__mul__"})
-NAMES = {
-    "binary": ("input", "other"),
-    "masked_fill": ("input", "mask", "value"),
-    "where": ("condition", "input", "other"),
-    "baddbmm": ("input", "batch1", "batch2"),
-    "addbmm": ("input", "batch1", "batch2"),
-    "addmm": ("input", "mat1", "mat2"),
-    "bmm": ("input", "mat2"),
-    "mm": ("input", "mat2"),
-    "linear": ("input", "weight", "bias"),
-    "einsum": ("equation", "operands"),
-    "tensordot": ("a", "b", "dims"),
-}
-"""Names of arguments, by which they may be passed; «binary» for every other function."""
-Call = tuple[tuple[Any, ...], dict[str, Any]]
-
-
-class Known(NamedTuple):
-    """What is known of a function once and for all."""
-
-    name: str
-    writes: bool
-    always: bool
-
-
-@functools.cache
-def known(func: Any) -> Known:
-    """The function's name, whether it writes to its first argument, and whether it is always looked at."""
-    name = _name(func)
-    writes = _writes(name)
-    return Known(name, writes, writes or name in ALWAYS)
-
-
-def _name(func: Any) -> str:
-    """The function's name without its overload: "softmax" of `aten::_softmax.int`, "mT" of that attribute."""
-    name = str(getattr(func, "__name__", ""))
-    if isinstance(func, (OpOverload, OpOverloadPacket)):
-        return opaque.NAME if opaque.is_foreign(func) else name.partition(".")[0].removeprefix("_")
-    if isinstance(func, HigherOrderOperator):
-        return str(func.name())
-    if name == "__get__":
-        return str(getattr(getattr(func, "__self__", None), "__name__", ""))
-    return name
-
-
-def _writes(name: str) -> bool:
-    return name == "__setitem__" or (name.endswith("_") and not name.endswith("__"))
-
-
-def positional(name: str, args: Any, kwargs: Any) -> Call:
-    """The arguments with those that were passed by keyword in their places."""
-    given, left = list(args), dict(kwargs)
-    for name_of_argument in NAMES.get(name, NAMES["binary"])[len(given) :]:
-        key = "self" if name_of_argument == "input" and "self" in left else name_of_argument
-        if key not in left:
-            break
-        given.append(left.pop(key))
-    return tuple(given), left
 
 
 class Watch:
@@ -96,27 +42,42 @@ class Watch:
         self.session = session
         self._trails = WeakTensorKeyDictionary()
         self._outer = WeakTensorKeyDictionary()
+        self._shares = WeakTensorKeyDictionary()
+        self._remade = WeakTensorKeyDictionary()
+        self._taken: dict[int, tuple[Frame | None, int]] = {}
 
     @property
     def idle(self) -> bool:
         """Whether nothing is being followed."""
-        return not self._trails.data
+        return not (self._trails.data or self._shares.data)
 
     def wants(self, name: str, args: Any, result: Any) -> bool:
         """Whether a call of a function that is not always looked at matters now."""
         if type(result) not in CONTAINERS and not isinstance(result, Tensor):
             return False
-        if self._trails.data:
+        if self._trails.data or self._shares.data:
+            return True
+        if name in REMADE and args and isinstance(args[0], Tensor) and self.session.awake and self.is_weight(args[0]):
             return True
         if name in OUTER:
             return len(args) > 1 and all(isinstance(x, Tensor) and x.numel() < result.numel() for x in args[:2])
         return name in SUMS and bool(self._outer.data)
 
+    def is_weight(self, tensor: Tensor, name: str = "") -> bool:
+        """Whether the tensor is a weight of the model, was made of weights only, or is the weight of a projection that calls
+        the function `name`."""
+        if self.session.is_weight(tensor):
+            return True
+        if self._remade.data and (tensor in self._remade or tensor._base in self._remade):
+            return True
+        top = self.session.frames.top
+        return name == "linear" and top is not None and isinstance(top.module, torch.nn.Linear)
+
     def before(self, name: str, args: Any, kwargs: Any) -> None:
         """Look at a call that is about to run."""
         if name in SOFTMAXES:
             self._softmax(name, *positional(name, args, kwargs))
-        target = kwargs.get("out", args[0] if args and _writes(name) else None)
+        target = kwargs.get("out", args[0] if args and writes(name) else None)
         if isinstance(target, Tensor):
             self.session.before_write(target)
 
@@ -159,24 +120,38 @@ class Watch:
 
     def _weight_below_python(self, name: str, args: Any) -> Tensor | None:
         """A weight that is known by its memory only: scripted code passes views without saying of what."""
-        factors = _factors(name, args)
+        factors = factors_of(name, args)
         weight = None if factors is None else factors[1][0]
         return weight if weight is not None and self.session.is_weight(weight) else None
 
     def _follow(self, name: str, args: Any, kwargs: Any, result: Any) -> None:
         """Say what the result is, if it is a product of two activations or made from one."""
-        in_place = _writes(name)
+        in_place = writes(name)
         plain = name[:-1] if in_place else name
         results = [result] if isinstance(result, Tensor) else list(result) if isinstance(result, (tuple, list)) else []
         results = [one for one in results if isinstance(one, Tensor) and one.dtype.is_floating_point]
         if plain in OUTER and len(args) > 1 and len(results) == 1:
             self._note_outer(args[0], args[1], results[0])
+        self._pass_on(plain, args, results)
         trail = self._made(plain, args, kwargs, results)
         for one in results:
             if trail is not None:
                 self._trails[one] = trail
             elif in_place or "out" in kwargs:
                 self._trails.pop(one, None)
+            if trail is not None and one._base is not None and (in_place or "out" in kwargs):
+                self._written(one._base, None, one)
+
+    def _pass_on(self, name: str, args: Any, results: list[Tensor]) -> None:
+        """Say which results are weights made of weights, or shares: what a softmax of something that is not followed gave."""
+        given = [one for one in flat(args) if isinstance(one, Tensor)]
+        for one in results:
+            fresh = name in SOFTMAXES and not any(tensor in self._trails for tensor in given)
+            if fresh or (name in PASSED_ON and given and given[0] in self._shares):
+                self._shares[one] = True
+            remade = name in REMADE and given and all(self.is_weight(tensor) for tensor in given)
+            if remade or (name in PRODUCTS and all(isinstance(tensor, torch.nn.Parameter) for tensor in given)):
+                self._remade[one] = True
 
     def _made(self, name: str, args: Any, kwargs: Any, results: list[Tensor]) -> Trail | None:
         """The trail of a function's results."""
@@ -184,11 +159,11 @@ class Watch:
             return None
         if name in PRODUCTS:
             return self._multiplied(name, args, kwargs, results[0])
-        if name == "cdist":
-            return Trail.unknown()
+        if name in COMPARISONS:
+            return self._compared(args)
         if name in SUMS and isinstance(args[0], Tensor) and args[0] in self._outer:
             return self._summed(name, args, kwargs)
-        known = [trail for one in _flat((*args, *kwargs.values())) if (trail := self._find(one)) is not None]
+        known = [trail for one in flat((*args, *kwargs.values())) if (trail := self._find(one)) is not None]
         if not known:
             return None
         if name in SOFTMAXES:
@@ -204,21 +179,46 @@ class Watch:
         shape = tuple(results[0].shape)
         return trail if trail.scores.shape == shape else trail.now(trail.scores.viewed(shape))
 
+    def _compared(self, args: Any) -> Trail | None:
+        """Something that compares two activations, each with several others."""
+        two = [one for one in args[:2] if isinstance(one, Tensor) and not self.is_weight(one)]
+        return Trail.unknown() if len(two) == 2 else None
+
     def _multiplied(self, name: str, args: Any, kwargs: Any, result: Tensor) -> Trail | None:
         """A product: of an activation with a weight (the trail ends), of weights over keys with values, or of q with k."""
-        factors = _factors(name, args)
+        factors = factors_of(name, args)
         if factors is None:
-            return None
+            several = [one for one in flat(args) if isinstance(one, Tensor) and not self.is_weight(one)]
+            return Trail.unknown() if len(several) > 1 else None
         (x, over_x), (y, over_y) = factors
         mixed = self._mixed(x, over_x) or self._mixed(y, over_y)
-        learned = self.session.is_weight(x)
-        if mixed is not None or self.session.is_weight(y) or (learned and name == "einsum"):
+        learned = self.is_weight(x)
+        if mixed is not None or self.is_weight(y, name) or (learned and name == "einsum"):
+            trail = self._find(x)
+            if mixed is None and trail is not None and trail.exponential:
+                self._attended(x, over_x)
             return mixed
+        if self._shares.data and (self._shared(name, args, x, over_x) or self._shared(name, args, y, over_y)):
+            return None
         if not self._attended(x, over_x) and not self._attended(y, over_y):
             scores = self._product(name, args)
             scores = None if scores is None else replace(scores, learned=learned)
             return None if scores is None else self._shifted(name, scores, args, kwargs, result)
         return None
+
+    def _shared(self, name: str, args: Any, shares: Tensor, axis: int) -> bool:
+        """Whether the product takes means of activations with shares that sum to one, several means of the same activations.
+        That is attention whose scores were not followed."""
+        if shares not in self._shares or shares.shape[axis] < 2:
+            return False
+        frame, product = self.session.frames.attending, self._product(name, args)
+        several = product is not None and min(product.a.shape[-2], product.b.shape[-2]) > 1
+        if frame is None or not (several or frame.attends):
+            return False
+        if not bool(((shares.float().sum(axis) - 1).abs() < 1e-2).all()):
+            return False
+        self.session.doubt(frame, OTHER_SOFTMAX)
+        return True
 
     def _mixed(self, tensor: Tensor, axis: int) -> Trail | None:
         """The trail of scores that are mixed over their heads; None if the product is over rows or keys."""
@@ -267,7 +267,7 @@ class Watch:
     def _note_outer(self, x: Any, y: Any, result: Tensor) -> None:
         """Remember the factors of a product that is larger than both: its sum over an axis may be q·kᵀ."""
         if isinstance(x, Tensor) and isinstance(y, Tensor) and result.numel() > max(x.numel(), y.numel()):
-            if self.session.is_weight(x) or self.session.is_weight(y):
+            if self.is_weight(x) or self.is_weight(y):
                 return
             self._outer[result] = x, y
 
@@ -311,7 +311,13 @@ class Watch:
         axis = kwargs.get("dim", args[1] if len(args) > 1 and name != "gumbel_softmax" else -1)
         if trail is not None and trail.captured:
             return
-        if trail is not None and isinstance(axis, int) and not trail.exponential:
+        if trail is not None and trail.exponential:
+            trail = replace(trail, scores=None, exponential=False)
+        if trail is not None and self._merges_blocks(trail):
+            return
+        if trail is not None and isinstance(axis, int):
+            before = len(self.session.seen.captures)
+            self._taken |= dict.fromkeys(trail.origins, (self.session.frames.attending, before))
             if name == "softmin":
                 logits, trail = -logits, trail.now(None if trail.scores is None else trail.scores.times(-1.0))
             recognise_logits(self.session, trail, logits, axis)
@@ -320,30 +326,12 @@ class Watch:
         if frame is not None and frame.attends and logits.dim() > 2:
             frame.other_softmax = True
 
-
-def _factors(name: str, args: Any) -> tuple[tuple[Tensor, int], tuple[Tensor, int]] | None:
-    """The two factors of a product, each with the axis that is summed over."""
-    if name == "einsum":
-        operands = args[1] if len(args) == 2 and isinstance(args[1], (list, tuple)) else args[1:]
-        left = str(args[0]).replace(" ", "").split("->")[0].split(",")
-        if len(operands) != 2 or len(left) != 2:
-            return None
-        result = str(args[0]).replace(" ", "").partition("->")[2]
-        summed = [x for x in left[0] if x.isalpha() and x in left[1] and x not in result]
-        over = [0 if not summed else names.index(summed[-1]) - len(names) for names in left]
-        pairs = tuple(zip(operands, over, strict=True))
-    elif name in ("tensordot", "inner"):
-        pairs = (args[0], -1), (args[1], -1)
-    else:
-        x, y = args[MATRICES.get(name, 0) :][:2]
-        pairs = ((y, -1), (x, -2)) if name == "__rmatmul__" else ((x, -1), (y, -1 if name == "linear" else -2))
-    usable = all(isinstance(x, Tensor) and x.dtype.is_floating_point and x.dim() >= -axis for x, axis in pairs)
-    return pairs if usable else None  # type: ignore[return-value]
-
-
-def _flat(values: Iterable[Any]) -> Iterator[Any]:
-    for value in values:
-        if isinstance(value, (tuple, list)):
-            yield from value
-        else:
-            yield value
+    def _merges_blocks(self, trail: Trail) -> bool:
+        """Whether a softmax over several products, each of which had a softmax of its own in the running module, says how much
+        each of them counts: then they were blocks of keys, and no whole rows."""
+        frame = self.session.frames.attending
+        taken = [self._taken.get(origin, (None, 0)) for origin in trail.origins]
+        if frame is None or len(taken) < 2 or any(where is not frame for where, _ in taken):
+            return False
+        frame.blocks.extend(sorted(index for _, index in taken))
+        return True
