@@ -9,11 +9,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
+from isotherm.probe.functions import known
 from isotherm.probe.masks import NEVER
 from isotherm.probe.products import of_einsum, of_outer, of_tensordot
 from isotherm.probe.scores import Scores
 from isotherm.probe.session import Session
-from isotherm.probe.watch import Watch, known
+from isotherm.probe.watch import Watch
 
 B, H, T, S, D = 2, 3, 5, 7, 4
 
