@@ -315,8 +315,8 @@ class Summary:
         rows = known.sum(-1)
         mean = flat.nansum(-1) / rows
         spread = (flat - mean.unsqueeze(-1)).square().nansum(-1) / (rows - 1).clamp(min=1)
-        seen = values.shape[-1] / stats.total_rows if stats.total_rows else 1.0
-        interval = 1.96 * (spread / rows.clamp(min=1)).sqrt() * sqrt(max(0.0, 1 - seen))
+        unseen = 1 - values.shape[-1] / stats.total_rows if stats.total_rows else 0.0
+        interval = 1.96 * (spread / rows.clamp(min=1)).sqrt() * sqrt(max(0.0, unseen))
         quantiles = _quantiles(flat, rows)
         empty, invalid = (bad.transpose(0, 1).flatten(1).sum(-1) for bad in (stats.empty, stats.invalid))
         return [
