@@ -217,6 +217,16 @@ def test_the_interval_of_sampled_rows_leaves_out_the_empty_ones():
     assert found.item() == pytest.approx(1.96 * (values.var() / 3 / 2).sqrt().item())
 
 
+@pytest.mark.parametrize(("total", "expected"), [(9, [True, True, False]), (3, [False] * 3), (None, [False] * 3)])
+def test_the_interval_is_unknown_where_fewer_than_two_of_the_rows_were_seen(total, expected):
+    """One row says nothing of how far the others lie from it: 0 would be a claim."""
+    seen = torch.tensor([[0, 0, 0], [0, 1, 0], [1, 0, 1]]).bool().view(1, 3, 3, 1)
+    stats = RowStats.from_logits(torch.randn(1, 3, 3, 4).double(), seen)
+    interval = replace(stats, rows=torch.arange(3), total_rows=total).summary("entropy").interval
+    assert interval.isnan().tolist() == expected
+    assert total == 9 or interval.tolist() == [0, 0, 0]
+
+
 @pytest.mark.parametrize("bad", [torch.nan, torch.inf, -torch.inf], ids=str)
 def test_a_merged_row_is_invalid_if_either_part_is(bad):
     sound, broken = (RowStats.from_logits(torch.tensor([[1.0, last]])) for last in (2.0, bad))
