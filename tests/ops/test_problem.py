@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 
 from isotherm import attention
 from isotherm.errors import UnsupportedError
-from isotherm.ops import Problem, Visibility, blockwise, statistics_at, tiles
+from isotherm.ops import Problem, Visibility, blockwise, reference, statistics_at, tiles
 from isotherm.scale import InverseSqrt, LogN
+from tests.ops.cases import Case
 from tests.ops.watch import LargestTensor
 
 KEYS = 7
@@ -156,3 +157,11 @@ def test_tiles_are_no_larger_than_they_may_be_and_no_flatter_than_they_need_be(q
         assert chunk.height == tiles.KEYS or (chunk.height + 1) * row > tiles.TILE
         covered += pairs
     assert covered == batch * heads
+
+
+@pytest.mark.parametrize("solve", [reference.solve, blockwise.solve], ids=["reference", "blockwise"])
+def test_a_problem_without_a_scale_is_q_times_k(solve):
+    q, k, v = Case("").tensors()
+    solution = solve(Problem(q, k, v, Visibility(torch.arange(13), 13, False)), stats=True)
+    torch.testing.assert_close(solution.output, torch.softmax(q @ k.mT, -1) @ v)
+    torch.testing.assert_close(solution.stats.max_logit, (q @ k.mT).amax(-1))
