@@ -1,6 +1,7 @@
 """`RowStats` against definitions written a second time, in numpy and in 50 digits."""
 
 import math
+from dataclasses import replace
 
 import mpmath
 import numpy as np
@@ -195,3 +196,49 @@ def test_empty_and_invalid_rows_are_counted_per_head():
     assert summary.empty.tolist() == [0, 0, 3]
     assert summary.invalid.tolist() == [0, 1, 0]
     assert summary.rows.tolist() == [8, 7, 5]
+
+
+@given(st.integers(1, 3), st.integers(2, 5), st.integers(2, 9), st.integers(0, 20), st.integers(0, 2**16))
+def test_the_interval_of_sampled_rows_is_that_of_a_finite_population(batch, heads, rows, unseen, seed):
+    logits = torch.randn(batch, heads, rows, 5, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
+    stats = replace(RowStats.from_logits(logits), rows=torch.arange(rows), total_rows=rows + unseen)
+    for name, summary in stats.summaries(("entropy", "lse", "top1")).items():
+        for head in range(heads):
+            values = getattr(stats, name)[:, head].numpy().ravel()
+            error = values.std(ddof=1) / math.sqrt(len(values)) * math.sqrt(unseen / (rows + unseen))
+            assert summary.interval[head].item() == pytest.approx(1.96 * error, rel=1e-9, abs=1e-12), name
+        assert summary.label == "sampled"
+
+
+def test_the_interval_of_sampled_rows_leaves_out_the_empty_ones():
+    stats = RowStats.from_logits(torch.randn(1, 1, 4, 3).double(), torch.tensor([1, 1, 0, 1]).bool().view(1, 1, 4, 1))
+    values = stats.lse[0, 0, [0, 1, 3]]
+    found = replace(stats, rows=torch.arange(4), total_rows=8).summary("lse").interval
+    assert found.item() == pytest.approx(1.96 * (values.var() / 3 / 2).sqrt().item())
+
+
+@pytest.mark.parametrize(("total", "expected"), [(9, [True, True, False]), (3, [False] * 3), (None, [False] * 3)])
+def test_the_interval_is_unknown_where_fewer_than_two_of_the_rows_were_seen(total, expected):
+    """One row says nothing of how far the others lie from it: 0 would be a claim."""
+    seen = torch.tensor([[0, 0, 0], [0, 1, 0], [1, 0, 1]]).bool().view(1, 3, 3, 1)
+    stats = RowStats.from_logits(torch.randn(1, 3, 3, 4).double(), seen)
+    interval = replace(stats, rows=torch.arange(3), total_rows=total).summary("entropy").interval
+    assert interval.isnan().tolist() == expected
+    assert total == 9 or interval.tolist() == [0, 0, 0]
+
+
+@pytest.mark.parametrize("bad", [torch.nan, torch.inf, -torch.inf], ids=str)
+def test_a_merged_row_is_invalid_if_either_part_is(bad):
+    sound, broken = (RowStats.from_logits(torch.tensor([[1.0, last]])) for last in (2.0, bad))
+    for merged in (sound.merge(broken), broken.merge(sound)):
+        assert merged.invalid.tolist() == [True]
+        assert merged.lse.isnan().tolist() == [True]
+
+
+def test_a_block_of_hidden_keys_has_no_first_key():
+    s = torch.tensor([[3.0, 1.0, 2.0, 0.5]], dtype=torch.float64)
+    visible = torch.tensor([[False, False, True, True]])
+    parts = [RowStats.from_logits(s[:, x:y], visible[:, x:y], first_column=x) for x, y in ((0, 2), (2, 4))]
+    for merged in (parts[0].merge(parts[1]), parts[1].merge(parts[0])):
+        assert merged.first_key.tolist() == [2]
+        assert merged.sink.item() == pytest.approx(math.exp(2) / (math.exp(2) + math.exp(0.5)))

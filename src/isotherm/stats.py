@@ -11,7 +11,6 @@ and never hold the row. Two choices keep the digits:
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
-from math import sqrt
 from typing import Any, Literal
 
 import numpy as np
@@ -291,8 +290,8 @@ QUANTILES = (0.1, 0.5, 0.9, 0.0, 1.0)
 class Summary:
     """One statistic over many rows, per head: tensors [Hq], NaN where a head has no valid row.
 
-    `interval` is the half-width of the 95 % confidence interval of the mean; 0 when every row was looked at, NaN when
-    only one of several was.
+    `interval` is the half-width of the 95 % confidence interval of the mean; 0 when every row was looked at, NaN when fewer
+    than two rows of a sample are valid.
     """
 
     mean: Tensor
@@ -315,11 +314,9 @@ class Summary:
         known = flat.isfinite()
         rows = known.sum(-1)
         mean = flat.nansum(-1) / rows
-        spread = (flat - mean.unsqueeze(-1)).square().nansum(-1) / (rows - 1).clamp(min=1)
-        seen = values.shape[-1] / stats.total_rows if stats.total_rows else 1.0
-        interval = 1.96 * (spread / rows.clamp(min=1)).sqrt() * sqrt(max(0.0, 1 - seen))
-        if seen < 1:  # one row of many says nothing about the others
-            interval = interval.masked_fill(rows < 2, torch.nan)
+        variance = (flat - mean.unsqueeze(-1)).square().nansum(-1) / (rows - 1)
+        unseen = 1 - values.shape[-1] / stats.total_rows if stats.total_rows else 0.0
+        interval = 1.96 * (variance / rows * unseen).sqrt() if unseen > 0 else torch.zeros_like(mean)
         quantiles = _quantiles(flat, rows)
         empty, invalid = (bad.transpose(0, 1).flatten(1).sum(-1) for bad in (stats.empty, stats.invalid))
         return [

@@ -38,7 +38,10 @@ PARTS = {  # part → its source and its tests
     "scale": ("scale/*.py", ["scale"]),
     "ops": (
         "ops/*.py",
-        [f"ops/test_{name}.py" for name in ("problem", "attention", "attention_edges", "derivatives", "scores")],
+        [
+            f"ops/test_{name}.py"
+            for name in ("problem", "pick", "attention", "attention_edges", "derivatives", "scores")
+        ],
     ),
     "probe": ("probe/*.py", ["probe", "checkup/test_zoo.py"]),
     "checkup": ("checkup/*.py", ["checkup", "models/test_check.py", "cli/test_check.py"]),

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from isotherm import attention
 from isotherm.errors import UnsupportedError
 from isotherm.scale import PerHead
-from tests.ops.cases import CASES, Case, assert_same
+from tests.ops.cases import CASES, Case, assert_same, assert_same_statistics
 
 by_name = pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 
@@ -42,6 +42,16 @@ def test_blockwise_gradients_are_autograds_through_the_reference(case):
     for wanted, got in zip(*gradients, strict=True):
         assert wanted.abs().sum() > 0
         torch.testing.assert_close(got, wanted, rtol=1e-9, atol=1e-10)
+
+
+@by_name
+@pytest.mark.parametrize("impl", ["reference", "blockwise"])
+def test_sampled_rows_of_every_case_are_those_of_the_whole(case, impl):
+    q, k, v = case.tensors()
+    rows = torch.tensor([1, case.queries - 2])
+    whole = attention(q, k, v, stats=True, impl=impl, **case.arguments()).stats
+    some = attention(q, k, v, rows=rows, impl=impl, **case.arguments()).stats
+    assert_same_statistics(some, whole.map(lambda tensor: tensor[:, :, rows]), budget=1e-11)
 
 
 @by_name

@@ -7,11 +7,14 @@ from itertools import product
 
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from isotherm import attention
 from isotherm.errors import UnsupportedError
-from isotherm.ops import Problem, Visibility, blockwise, statistics_at
+from isotherm.ops import Problem, Visibility, blockwise, reference, statistics_at, tiles
 from isotherm.scale import InverseSqrt, LogN
+from tests.ops.cases import Case
 from tests.ops.watch import LargestTensor
 
 KEYS = 7
@@ -139,3 +142,26 @@ def test_an_observer_sees_each_call_and_surrounds_it(monkeypatch):
     ((problem, sink), done) = seen
     assert (problem.scale, sink, done) == (0.5, None, "done")
     assert torch.equal(problem.q, q)
+
+
+@given(st.integers(1, 700), st.integers(1, 700), st.integers(1, 40), st.sampled_from([1, 2, 8]), st.integers(1, 3))
+@settings(deadline=None)
+def test_tiles_are_no_larger_than_they_may_be_and_no_flatter_than_they_need_be(queries, keys, heads, groups, batch):
+    q, k = torch.empty(batch, heads * groups, queries, 0), torch.empty(batch, heads, keys, 0)
+    covered = 0
+    for chunk in tiles.chunks(Problem(q, k, k, Visibility(torch.arange(queries), keys, False))):
+        pairs = chunk.pairs.stop - chunk.pairs.start
+        row = min(tiles.KEYS, keys) * pairs * groups
+        assert tiles.LEAST_HEIGHT <= chunk.height <= tiles.KEYS
+        assert chunk.height * row <= max(tiles.TILE, tiles.LEAST_HEIGHT * row)
+        assert chunk.height == tiles.KEYS or (chunk.height + 1) * row > tiles.TILE
+        covered += pairs
+    assert covered == batch * heads
+
+
+@pytest.mark.parametrize("solve", [reference.solve, blockwise.solve], ids=["reference", "blockwise"])
+def test_a_problem_without_a_scale_is_q_times_k(solve):
+    q, k, v = Case("").tensors()
+    solution = solve(Problem(q, k, v, Visibility(torch.arange(13), 13, False)), stats=True)
+    torch.testing.assert_close(solution.output, torch.softmax(q @ k.mT, -1) @ v)
+    torch.testing.assert_close(solution.stats.max_logit, (q @ k.mT).amax(-1))

@@ -69,3 +69,23 @@ def test_additive_works_through_its_rows_a_few_at_a_time(monkeypatch):
 def test_states_of_the_wrong_rank_are_refused():
     with pytest.raises(ArgumentError, match=r"keys: expected \[batch, length, dimension\], got \[5, 8\]"):
         Dot()(torch.zeros(1, 5, 8), torch.zeros(5, 8))
+
+
+@pytest.mark.parametrize(("rule", "kept"), [(None, NoScale), (InverseSqrt(), InverseSqrt)], ids=["left out", "given"])
+def test_multiplicative_does_not_scale_unless_told_to(rule, kept):
+    assert isinstance(Multiplicative(DIM, DIM, UNITS, rule).rule, kept)
+
+
+@pytest.mark.parametrize("make", SCORES.values(), ids=SCORES.keys())
+@pytest.mark.parametrize(
+    ("how", "seen"), [(True, [5, 6, 7]), ("bottom-right", [5, 6, 7]), ("top-left", [1, 2, 3]), (False, [7, 7, 7])]
+)
+def test_scores_align_both_ways(make, how, seen):
+    result = make()(torch.randn(2, T, DIM), torch.randn(2, S, DIM), causal=how, stats=True)
+    assert result.stats.n[:, 0].tolist() == [seen, seen]
+
+
+@pytest.mark.parametrize("make", SCORES.values(), ids=SCORES.keys())
+def test_a_mask_of_the_wrong_shape_is_refused_with_the_right_one(make):
+    with pytest.raises(ArgumentError, match=r"mask: .* = \[2, 1, 3, 7\], any of them 1, got \[2, 4, 3, 7\]"):
+        make()(torch.zeros(2, T, DIM), torch.zeros(2, S, DIM), mask=torch.ones(2, 4, T, S, dtype=torch.bool))

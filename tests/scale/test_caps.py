@@ -64,6 +64,13 @@ def test_sinks_one_number_for_all_heads_or_one_each() -> None:
     assert (same.tolist(), each.tolist()) == ([-2.5] * 3, [1, 2, 3])
 
 
+def test_a_sink_left_out_is_that_of_softmax_plus_one() -> None:
+    left_out, one = (rule.resolve(Site.single(5, 2, heads=3)).sink for rule in (Sinks(), SoftmaxPlusOne()))
+    assert left_out is not None
+    assert one is not None
+    assert left_out.tolist() == one.tolist() == [0, 0, 0]
+
+
 @pytest.mark.parametrize("bad", [float("nan"), float("inf")], ids=repr)
 def test_a_sink_is_finite(bad: float) -> None:
     with pytest.raises(ArgumentError, match=r"^alpha"):

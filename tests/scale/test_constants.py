@@ -24,6 +24,7 @@ from isotherm.scale import ByLayer, Fixed, InverseSqrt, MuP, NoScale, QueryPreAt
         pytest.param(QueryPreAttnScalar(144), 128, 1 / 12, id="gemma-2-27b-1/sqrt(144)"),
         pytest.param(QueryPreAttnScalar(168), 128, 0.07715167498104596, id="gemma-3-27b-1/sqrt(168)"),
         pytest.param(ByLayer(0), 64, 1.0, id="first-layer"),
+        pytest.param(ByLayer(), 64, 1.0, id="first-layer-if-left-out"),
         pytest.param(ByLayer(3) * InverseSqrt(), 64, 0.03125, id="fourth-layer-0.125/4"),
     ],
 )

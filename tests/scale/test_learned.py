@@ -157,3 +157,13 @@ def test_a_tensor_that_a_rule_holds_is_where_it_starts_and_is_copied() -> None:
 )
 def test_a_rule_that_is_one_fixed_number(rule: Rule, expected: float | None) -> None:
     assert rule.number(64, 3) == expected
+
+
+def test_what_a_rule_trains_is_asked_with_the_heads_first() -> None:
+    """A rule of one's own may train only where there are several heads."""
+
+    class Own(InverseSqrt):
+        def learns(self, heads: int, head_dim: int) -> dict[str, torch.Tensor]:
+            return {"gain": torch.ones(head_dim)} if heads > 1 else {}
+
+    assert (Own().number(64, 1), Own().number(64, 3), Own().number(1, 3)) == (0.125, None, None)

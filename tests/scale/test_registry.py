@@ -97,6 +97,13 @@ def test_an_unknown_name_lists_the_nearest(typo: str, meant: str) -> None:
     assert meant in caught.value.text.zh
 
 
+@pytest.mark.parametrize(("name", "near"), [("softqqqqq", True), ("softqqqqqq", False)], ids=["8 of 16", "8 of 17"])
+def test_a_name_is_near_if_half_of_the_letters_of_both_are_shared(name: str, near: bool) -> None:
+    with pytest.raises(ArgumentError) as caught:
+        find(name)
+    assert ("nearest: softcap" in caught.value.text.en) == near
+
+
 def test_a_hopeless_name_lists_all() -> None:
     with pytest.raises(ArgumentError) as caught:
         find("ζζζζζζ")
@@ -303,3 +310,10 @@ def test_a_page_of_something_else_says_why_not(text: str, why: str) -> None:
     with pytest.raises(ArgumentError, match=why) as caught:
         explain(text)
     assert ("nearest" in str(caught.value)) == (text == "logn")
+
+
+@pytest.mark.parametrize(("text", "rules"), [("x0.5", []), ("x0.5 * log-n", ["log-n"])])
+def test_a_bare_factor_has_a_page_but_no_line_of_the_atlas(text: str, rules: list[str]) -> None:
+    page = explain(text)
+    assert [line.name for line in page.rules] == rules
+    assert page.multiplier[0][0] == 0.5

@@ -39,7 +39,7 @@ class HeadStats:
     """One head of one layer. `sink` is the mean probability of the first visible key; None where no row is valid.
 
     If the head was sampled, `rows_total` is the number of rows it has, and `entropy_interval` is the 95 % margin of the mean
-    entropy in nats.
+    entropy in nats, None where fewer than two of the rows seen are valid.
     """
 
     head: int

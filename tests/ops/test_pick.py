@@ -1,0 +1,68 @@
+"""Which implementation is asked, here and on a GPU. What the kernels of a GPU compute is tested in tests/ops/triton."""
+
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from isotherm import attention
+from isotherm.errors import UnsupportedError
+from isotherm.ops import api, blockwise, reference
+from isotherm.scale import Sinks
+
+OPTIONS = {"plain": {}, "causal": {"causal": True}, "window": {"window": 3}, "sink": {"scale": Sinks(0.5)}}
+REFUSED_BY_PYTORCH = ("window", "sink")
+
+
+@pytest.fixture
+def q() -> torch.Tensor:
+    return torch.randn(1, 2, 5, 4, generator=torch.Generator().manual_seed(0))
+
+
+@pytest.fixture
+def asked(monkeypatch) -> list[str]:
+    """Every tensor says that it lies on a GPU, and the kernels there only note that they were asked."""
+    calls: list[str] = []
+
+    def solve(problem, *, stats):
+        calls.append("solve")
+        return reference.solve(problem, stats=stats)
+
+    def statistics(problem, rows):
+        calls.append("statistics")
+        return blockwise.statistics(problem if rows is None else problem.take(rows))
+
+    kernels = SimpleNamespace(unsupported=lambda _: None, solve=solve, statistics=statistics)
+    monkeypatch.setattr(torch.Tensor, "is_cuda", True)
+    monkeypatch.setattr(api, "triton", kernels)
+    return calls
+
+
+@pytest.mark.parametrize("stats", [False, True], ids=["output alone", "statistics"])
+@pytest.mark.parametrize("kind", OPTIONS)
+def test_a_gpu_takes_our_kernels_for_statistics_and_for_what_pytorch_refuses(kind, stats, q, asked):
+    ours = stats or kind in REFUSED_BY_PYTORCH
+    assert attention(q, q, q, stats=stats, **OPTIONS[kind]).impl == ("triton" if ours else "sdpa")
+    assert asked == (["solve"] if ours else [])
+
+
+@pytest.mark.parametrize("impl", ["auto", "sdpa", "triton", "blockwise", "reference"])
+def test_a_gpu_samples_rows_with_our_kernels_unless_another_implementation_is_named(impl, q, asked):
+    stats = attention(q, q, q, rows=torch.tensor([1, 3]), impl=impl).stats
+    assert ("statistics" in asked) == (impl in ("auto", "sdpa", "triton"))
+    assert (stats.rows.tolist(), stats.total_rows) == ([1, 3], 5)
+
+
+@pytest.mark.parametrize("stats", [False, True], ids=["output alone", "statistics"])
+@pytest.mark.parametrize("kind", OPTIONS)
+def test_what_our_kernels_do_not_support_is_computed_without_them(kind, stats, q, asked, monkeypatch):
+    monkeypatch.setattr(api.triton, "unsupported", lambda _: "this")
+    found = attention(q, q, q, stats=stats, **OPTIONS[kind])
+    assert found.impl == ("blockwise" if kind in REFUSED_BY_PYTORCH or stats else "sdpa")
+    assert asked == []
+
+
+def test_the_kernels_of_a_gpu_are_refused_on_a_cpu_with_the_reason(q, monkeypatch):
+    monkeypatch.delenv("TRITON_INTERPRET", raising=False)
+    with pytest.raises(UnsupportedError, match="triton"):
+        attention(q, q, q, impl="triton")
