@@ -181,14 +181,6 @@ class Session:
         if entry not in self.seen.unseen:
             self.seen.unseen.append(entry)
 
-    def doubt(self, frame: Frame, why: Text) -> None:
-        """List a module as unseen, unless a closer look at it may show more."""
-        if self.close_look is not None or frame.explained:
-            self.miss(why, frame.name, frame.kind)
-        else:
-            self.seen.suspects.append(frame.name)
-            self._explain()
-
     def met_in_a_transform(self, why: Text) -> None:
         """List the running module as unseen if the code that runs is inside a transform such as vmap."""
         if torch._C._functorch.peek_interpreter_stack() is None or not self.frames.stack or self._busy:
@@ -320,7 +312,7 @@ class Session:
         does not come from its projections, or if it has no softmax."""
         if frame.explained or not (frame.may_attend or frame.other_softmax):
             return
-        if frame.other_softmax:
+        if frame.other_softmax and self.close_look is not None:
             self.miss(OTHER_SOFTMAX, frame.name, frame.kind)
             return
         if self.close_look is None:

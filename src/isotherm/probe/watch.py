@@ -28,7 +28,6 @@ from isotherm.probe.functions import (
     writes,
 )
 from isotherm.probe.parts import parts_of, weight_of
-from isotherm.probe.reasons import OTHER_SOFTMAX
 from isotherm.probe.recognise import recognise_logits, recognise_weights
 from isotherm.probe.scores import Scores
 from isotherm.probe.session import Session
@@ -217,7 +216,7 @@ class Watch:
             return False
         if not bool(((shares.float().sum(axis) - 1).abs() < 1e-2).all()):
             return False
-        self.session.doubt(frame, OTHER_SOFTMAX)
+        frame.other_softmax = True
         return True
 
     def _mixed(self, tensor: Tensor, axis: int) -> Trail | None:
@@ -313,7 +312,7 @@ class Watch:
             return
         if trail is not None and trail.exponential:
             trail = replace(trail, scores=None, exponential=False)
-        if trail is not None and self._merges_blocks(trail):
+        if trail is not None and isinstance(axis, int) and self._merges_blocks(trail, logits.shape[axis]):
             return
         if trail is not None and isinstance(axis, int):
             before = len(self.session.seen.captures)
@@ -326,12 +325,12 @@ class Watch:
         if frame is not None and frame.attends and logits.dim() > 2:
             frame.other_softmax = True
 
-    def _merges_blocks(self, trail: Trail) -> bool:
+    def _merges_blocks(self, trail: Trail, weights: int) -> bool:
         """Whether a softmax over several products, each of which had a softmax of its own in the running module, says how much
         each of them counts: then they were blocks of keys, and no whole rows."""
         frame = self.session.frames.attending
         taken = [self._taken.get(origin, (None, 0)) for origin in trail.origins]
-        if frame is None or len(taken) < 2 or any(where is not frame for where, _ in taken):
+        if frame is None or len(taken) < 2 or len(taken) != weights or any(where is not frame for where, _ in taken):
             return False
         frame.blocks.extend(sorted(index for _, index in taken))
         return True
