@@ -111,10 +111,11 @@ class Report:
 
     def __repr__(self) -> str:
         heads, found = sum(layer.heads for layer in self.layers), len(self.findings)
-        words = Text(
-            f"{heads} head{'' if heads == 1 else 's'}, {found} finding{'' if found == 1 else 's'}",
-            f"{heads} 个头，{found} 项发现",
+        of_heads = Text("1 head", "1 个头") if heads == 1 else Text("{n} heads", "{n} 个头").format(n=heads)
+        of_findings = (
+            Text("1 finding", "1 项发现") if found == 1 else Text("{n} findings", "{n} 项发现").format(n=found)
         )
+        words = Text("{heads}, {findings}", "{heads}，{findings}").format(heads=of_heads, findings=of_findings)
         return f"<Report {printable(self.record.model.name, 120)}: {words}>"
 
 

@@ -72,8 +72,9 @@ def counted(severity: Severity, n: int) -> Text:
 
 def shape(layers: int, heads: int) -> Text:
     """«6 layers × 12 heads», «1 layer × 1 head»."""
-    several = f"layer{'' if layers == 1 else 's'}", f"head{'' if heads == 1 else 's'}"
-    return Text(f"{layers} {several[0]} × {heads} {several[1]}", f"{layers} 层 × {heads} 头")
+    of_layers = Text("1 layer", "1 层") if layers == 1 else Text("{n} layers", "{n} 层").format(n=layers)
+    of_heads = Text("1 head", "1 头") if heads == 1 else Text("{n} heads", "{n} 头").format(n=heads)
+    return Text("{layers} × {heads}", "{layers} × {heads}").format(layers=of_layers, heads=of_heads)
 
 
 def joined(texts: list[Text]) -> Text:
