@@ -636,11 +636,13 @@ class Steep(Biased):
         return (a.softmax(-1) @ v).transpose(1, 2).flatten(2)
 
 
-def test_where_nothing_helps_the_advice_says_so():
+def test_where_a_bias_freezes_a_head_no_advice_is_given():
     torch.manual_seed(0)
-    advice = isotherm.check(Model(Steep()).eval(), batch(), **QUICK).layers[0].advice
-    assert advice.how.en.startswith("no simple change was found that brings the spread from")
-    assert (advice.changes, advice.achieved) == ((), None)
+    report = isotherm.check(Model(Steep()).eval(), batch(), **QUICK)
+    assert report.layers[0].advice is None
+    frozen = [one for one in report.findings if one.code == "frozen-at-init"]
+    assert {one.severity for one in frozen} == {"note"}
+    assert "The bias that is added makes this" in frozen[0].message.en
 
 
 def test_frozen_at_init_says_what_the_layer_needs():

@@ -1,7 +1,7 @@
 """What a library's class does when built anew is what its architecture does; a model that differs from it is wrong."""
 
 import copy
-import sys
+import importlib
 from types import SimpleNamespace
 
 import pytest
@@ -35,7 +35,7 @@ def attentions(model):
 @pytest.fixture
 def other_scale(monkeypatch):
     """The installed classes scale by 1/d, and no configuration tells."""
-    functions = sys.modules["transformers.modeling_utils"].ALL_ATTENTION_FUNCTIONS
+    functions = importlib.import_module("transformers.modeling_utils").ALL_ATTENTION_FUNCTIONS
     original = functions["sdpa"]
 
     def mup(attention, query, *args, scaling=None, **kwargs):
@@ -164,3 +164,59 @@ def test_the_new_model_reads_little(given, shape):
     first = made if isinstance(made, torch.Tensor) else next(iter(made.values() if isinstance(made, dict) else made))
     assert first.shape == shape
     assert first.is_floating_point() or int(first.max()) < 50
+
+
+def nested(**values):
+    found = SimpleNamespace(**values)
+    found.to_dict = lambda: values
+    return found
+
+
+def config_of(**more):
+    return SimpleNamespace(
+        num_hidden_layers=6, vocab_size=5000, hidden_size=48, intermediate_size=192, layer_types=list("abcdef"), **more
+    )
+
+
+def test_a_copy_keeps_the_numbers_that_a_scale_may_depend_on_and_gets_smaller():
+    original = config_of(text_config=nested(n_layer=5, ffn_dim=7, vocab_size=900), names=["x"])
+    before = copy.deepcopy(vars(original)["layer_types"])
+    sizes = [
+        (c.num_hidden_layers, c.vocab_size, c.intermediate_size, len(c.layer_types), c.text_config.n_layer, cut)
+        for c, cut in anew._smaller(original)
+    ]
+    assert sizes == [
+        (6, 5000, 192, 6, 5, None),
+        (2, 1000, 192, 2, 2, 1000),
+        (6, 1000, 192, 6, 5, 1000),
+        (2, 1000, 64, 2, 2, 1000),
+    ]
+    for smaller, _ in anew._smaller(original):
+        assert (smaller.hidden_size, smaller.names) == (48, ["x"])
+        assert (smaller.text_config.ffn_dim, smaller.text_config.vocab_size) == (7, 900)
+    assert original.layer_types == before
+    assert original.num_hidden_layers == 6
+
+
+@pytest.mark.parametrize(
+    ("asked", "used"), [("flash_attention_2", "eager"), ("sdpa", "sdpa"), ("eager", "eager"), (None, None)]
+)
+def test_a_copy_needs_no_gpu_no_download_and_no_quantisation(asked, used):
+    original = config_of(_attn_implementation=asked, quantization_config={"bits": 4}, use_pretrained_backbone=True)
+    copied = anew._copied(original)
+    assert (copied._attn_implementation, copied.use_pretrained_backbone) == (used, False)
+    assert not hasattr(copied, "quantization_config")
+    assert original.use_pretrained_backbone
+    assert original.quantization_config
+
+
+def test_a_copy_reads_one_short_sequence():
+    ids, mask, vectors = torch.arange(300).view(2, 150), torch.ones(2, 150).bool(), torch.rand(2, 150, 3).half()
+    got = anew._on_cpu({"ids": ids, "mask": mask, "vectors": vectors, "flag": True}, 10)
+    assert torch.equal(got["ids"], ids[:1, :64] % 10)
+    assert got["mask"].dtype == torch.bool
+    assert (tuple(got["mask"].shape), tuple(got["vectors"].shape)) == ((1, 64), (1, 150, 3))
+    assert (got["vectors"].dtype, got["flag"]) == (torch.float32, True)
+    assert torch.equal(anew._on_cpu(ids, None), ids[:1, :64])
+    several = anew._on_cpu((ids, torch.arange(3)), None)
+    assert [tuple(one.shape) for one in several] == [(2, 64), (3,)], "the first axis is no batch if lengths differ"

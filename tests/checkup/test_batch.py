@@ -173,6 +173,37 @@ def test_a_dict_that_forward_takes_as_a_whole(kind):
     assert check(kind(), {"input_ids": torch.tensor([[1, 2, 3]])}).layers
 
 
+class Sentences(Features):
+    """What tells a model of sentence-transformers: it has a tokenizer, and encodes sentences."""
+
+    def tokenize(self, texts):
+        longest = max(len(text.split()) for text in texts)
+        rows = [[len(word) for word in text.split()] for text in texts]
+        return {"input_ids": torch.tensor([[1, *row, *[0] * (longest - len(row))] for row in rows])}
+
+    def encode(self, texts):
+        raise NotImplementedError
+
+
+def test_a_model_with_sentences_of_its_own():
+    model = Sentences()
+    assert prepared(model, "of a key")[0]["input_ids"].tolist() == [[1, 2, 1, 3]]
+    assert prepared(model, ["of a key"])[0]["input_ids"].tolist() == [[1, 2, 1, 3]]
+    assert prepared(model, ["of a key", "of"])[0]["input_ids"].tolist() == [[1, 2, 1, 3], [1, 2, 0, 0]]
+    assert prepared(model, None)[0]["input_ids"].shape[0] == 1
+    given = prepared(model, "of a key", lambda text: [7, 8])
+    assert given.tolist() == [[7, 8]], "a tokenizer that is given comes first"
+
+
+def test_one_text_in_a_list_is_that_text(untold, tokenizer):
+    assert prepared(untold, ["a key"], tokenizer)["input_ids"].tolist() == [tokenizer("a key")["input_ids"]]
+
+
+def test_several_texts_need_a_tokenizer_that_pads(untold):
+    with pytest.raises(ArgumentError, match=r"batch: expected one text, or a tokenizer that pads \(.*\), got 2"):
+        prepared(untold, ["a", "b"], lambda text: [1])
+
+
 def test_a_sentence_transformer(folder):
     sentence_transformers = pytest.importorskip("sentence_transformers")
     modules = pytest.importorskip("sentence_transformers.models")

@@ -52,6 +52,47 @@ def test_the_factor_of_a_stretched_rotary_embedding(config, expected):
     assert number(**config) == pytest.approx(expected)
 
 
+DEEPSEEK = {"mscale_all_dim": 0.707, "factor": 40.0, "type": "yarn", "mscale": 0.707}
+
+
+@pytest.mark.parametrize(
+    ("model_type", "config", "expected", "source"),
+    [
+        ("t5", {}, 1.0, "architecture (t5)"),
+        ("zamba2", {}, 32**-0.5, "architecture (zamba2)"),
+        ("kimi_k2", {}, 1 / 8, "architecture (kimi_k2)"),
+        (
+            "deepseek_v3",
+            {"rope_scaling": DEEPSEEK},
+            (0.1 * 0.707 * log(40) + 1) ** 2 / 8,
+            "mscale_all_dim = 0.707, factor = 40.0",
+        ),
+        ("deepseek_v3", {"rope_scaling": DEEPSEEK | {"factor": 1.0}}, 1 / 8, "architecture (deepseek_v3)"),
+        ("longcat_flash", {"hidden_size": 96, "q_lora_rank": 24}, 2 / 8, "q_lora_rank = 24"),
+        ("longcat_flash", {"hidden_size": 96}, 1 / 8, "architecture (longcat_flash)"),
+        ("mpt", {"attn_config": SimpleNamespace(softmax_scale=0.3)}, 0.3, "softmax_scale = 0.3"),
+        ("mpt", {"attn_config": SimpleNamespace(softmax_scale=None)}, 1 / 8, "architecture (mpt)"),
+        ("deberta", {"pos_att_type": ["c2p", "p2c"]}, 1 / sqrt(192), "pos_att_type gives 3 terms"),
+        ("deberta-v2", {"pos_att_type": ["p2c"]}, 1 / sqrt(128), "pos_att_type gives 2 terms"),
+        ("gpt2", {"scale_attn_weights": False}, 1.0, None),
+        ("gpt2", {"scale_attn_by_inverse_layer_idx": True}, 1 / 8 / 3, None),
+        ("bert", {}, 1 / 8, "convention"),
+        ("gemma2", {"query_pre_attn_scalar": 256}, 1 / 16, "query_pre_attn_scalar = 256"),
+        ("granite", {"attention_multiplier": 0.015625}, 1 / 64, "attention_multiplier = 0.015625"),
+        ("other", {"attention_scores_scalar": 16.0}, 1 / 4, "attention_scores_scalar = 16.0"),
+    ],
+)
+def test_what_an_architecture_declares(model_type, config, expected, source):
+    found = declared(LayerPlace(nn.Identity(), SimpleNamespace(model_type=model_type, **config), 2, 64))
+    assert found.value == pytest.approx(expected)
+    assert source is None or found.source.partition(", yarn")[0] == source
+
+
+def test_cosine_attention_declares_no_number():
+    found = declared(LayerPlace(nn.Identity(), SimpleNamespace(model_type="swinv2"), 0, 64))
+    assert (found.rule, found.value, found.source) == ("cosine", None, "architecture (swinv2)")
+
+
 def test_each_kind_of_layer_has_its_own_parameters():
     of_kinds = {"sliding": {"rope_type": "default"}, "full": YARN}
     kinds = ["sliding", "full"]

@@ -9,7 +9,7 @@ from torch import nn
 
 import isotherm
 from isotherm.checkup.declare import declared
-from isotherm.checkup.findings import CODES
+from isotherm.checkup.findings import CODES, listed
 from isotherm.checkup.layers import LayerPlace
 from isotherm.record import SCHEMA, CheckRecord, from_plain, to_plain
 from isotherm.scale import InverseSqrt, LogN
@@ -109,6 +109,57 @@ def test_an_untrained_model_whose_softmax_is_frozen_is_an_error():
     }
 
 
+class Biased(Attention):
+    """Adds a bias for the distance between positions, as ALiBi does."""
+
+    slope = 3.0
+
+    def forward(self, x):
+        q, k, v = (
+            part(x).unflatten(-1, (HEADS, -1)).transpose(1, 2) for part in (self.q_proj, self.k_proj, self.v_proj)
+        )
+        at = torch.arange(x.shape[1])
+        scores = q @ k.mT * (self.scale or 0.25) - self.slope * (at - at[:, None]).abs()
+        return self.o_proj((scores.softmax(-1) @ v).transpose(1, 2).flatten(2))
+
+
+def frozen(model):
+    report = isotherm.check(model, batch(), **QUICK)
+    return report, [one for one in report.findings if one.code == "frozen-at-init"]
+
+
+def test_a_spread_that_a_bias_makes_is_a_note():
+    torch.manual_seed(0)
+    report, found = frozen(Model(Biased()))
+    assert found
+    assert {one.severity for one in found} == {"note"}
+    assert all("q·k alone spreads by" in one.message.en for one in found)
+    assert all(one.evidence["spread_of_products"] < 1 < one.evidence["logit_std"] for one in found)
+    assert report.layers[0].advice is None
+    assert report.healthy
+
+
+def test_a_spread_that_a_bias_does_not_make_is_an_error():
+    torch.manual_seed(0)
+    _, found = frozen(Model(Biased(scale=40.0)))
+    assert found
+    assert {one.severity for one in found} == {"error"}
+
+
+def test_a_spread_of_unknown_logits_is_a_warning():
+    class Cubed(Attention):
+        def forward(self, x):
+            q, k, v = (
+                part(x).unflatten(-1, (HEADS, -1)).transpose(1, 2) for part in (self.q_proj, self.k_proj, self.v_proj)
+            )
+            return self.o_proj((((2 * q @ k.mT) ** 3).softmax(-1) @ v).transpose(1, 2).flatten(2))
+
+    torch.manual_seed(0)
+    _, found = frozen(Model(Cubed()))
+    assert found
+    assert {one.severity for one in found} == {"warning"}
+
+
 def test_many_heads_of_a_layer_are_one_finding():
     torch.manual_seed(0)
     layer = Attention()
@@ -201,3 +252,20 @@ def test_a_report_is_written_in_the_language_asked_for(tmp_path):
     assert report.to_markdown("zh") != report.to_markdown("en")
     assert json.loads(report.to_json(tmp_path / "report.json")) == report.to_dict()
     assert json.loads((tmp_path / "report.json").read_text(encoding="utf-8")) == report.to_dict()
+
+
+def test_a_few_names_are_listed_and_the_others_counted():
+    names = [f"layer.{i}" for i in range(9)]
+    fits = max(count for count in range(1, 9) if "more" not in listed(names[:count]).en)
+    assert fits >= 2
+    assert listed(names[:fits]).en == listed(names[:fits]).zh == ", ".join(names[:fits])
+    more = listed(names)
+    assert more.en == f"{', '.join(names[:fits])} and {9 - fits} more"
+    assert more.zh == f"{', '.join(names[:fits])} 等 9 个"
+    assert listed(names[: fits + 1]).en.endswith(" and 1 more")
+
+
+def test_a_long_name_is_cut():
+    longest = max(len(listed(["x" * size]).en) for size in range(1, 400))
+    assert listed(["x" * 400]).en == "x" * (longest - 1) + "…"
+    assert listed(["x" * (longest - 1)]).en == "x" * (longest - 1)

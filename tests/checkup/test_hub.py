@@ -159,6 +159,15 @@ LISTED = {
         ],
         ["model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors"],
     ),
+    "shards of both kinds": (
+        [
+            "pytorch_model.bin.index.json",
+            "model.safetensors.index.json",
+            "model-00001-of-00002.safetensors",
+            "pytorch_model-00001-of-00001.bin",
+        ],
+        ["model-00001-of-00002.safetensors"],
+    ),
     "adapter": (["adapter_model.safetensors", "model.safetensors"], ["adapter_model.safetensors"]),
     "variants": (["model.fp16.safetensors", "consolidated.safetensors"], []),
 }
@@ -167,6 +176,7 @@ LISTED = {
 @pytest.mark.parametrize(("there", "wanted"), LISTED.values(), ids=LISTED.keys())
 def test_only_the_weights_that_are_loaded_are_fetched(tmp_path, there, wanted):
     (tmp_path / "model.safetensors.index.json").write_text(SHARDS)
+    (tmp_path / "pytorch_model.bin.index.json").write_text('{"weight_map": {"a": "pytorch_model-00001-of-00001.bin"}}')
     assert weight_files(dict.fromkeys(there, 1), tmp_path, "") == wanted
 
 

@@ -45,6 +45,17 @@ class Sound(nn.Module):
         return self.attention(self.frames(x if x.dim() == 3 else x.unsqueeze(1)).mT)
 
 
+class Pooled(nn.Module):
+    """Pairs of neighbouring vectors as one."""
+
+    def __init__(self):
+        super().__init__()
+        self.attention = Attention()
+
+    def forward(self, x):
+        return self.attention(x.unflatten(1, (-1, 2)).mean(2))
+
+
 class Words(nn.Module):
     """Tokens, embedded."""
 
@@ -105,6 +116,15 @@ class Seq(nn.Module):
             "2 段长度为 90 的声音（45 个位置）",
             id="spectrum",
         ),
+        pytest.param(
+            Sound(8, 1),
+            torch.randn(2, 8, 45),
+            "2 sounds of length 45 (45 positions)",
+            "2 段长度为 45 的声音（45 个位置）",
+            id="a frame for each position",
+        ),
+        pytest.param(Pooled(), torch.randn(3, 90, WIDTH), "3 × 45 positions", "3 × 45 个位置", id="pooled"),
+        pytest.param(Pooled(), torch.randn(3, WIDTH, WIDTH), "3 × 32 positions", "3 × 32 个位置", id="pooled square"),
     ],
 )
 def test_the_header_counts_what_there_is(model, given, en, zh):
@@ -128,8 +148,23 @@ def test_without_attention_the_shape_alone_counts(given, unit):
     assert (held.batch, held.positions, held.unit) == (2, 5, unit)
 
 
+def test_sequences_of_different_lengths():
+    held = contents(torch.nested.nested_tensor([torch.zeros(4, 3), torch.zeros(7, 3)], layout=torch.jagged))
+    assert (held.batch, held.positions, held.unit) == (2, 7, "positions")
+
+
+@pytest.mark.parametrize(("given", "unit"), [((), "tokens"), (torch.tensor(3.0), "positions")])
+def test_a_batch_without_a_shape(given, unit):
+    held = contents(given)
+    assert (held.batch, held.positions, held.unit) == (1, 0, unit)
+
+
 def test_a_picture_with_its_colours_last():
-    assert contents(torch.zeros(2, 32, 48, 3)).size == (32, 48)
+    for colours in (1, 2, 3, 4):
+        assert contents(torch.zeros(2, 32, 48, colours)).size == (32, 48)
+        assert contents(torch.zeros(2, colours, 32, 48)).size == (32, 48)
+    assert contents(torch.zeros(2, 3, 32, 4)).size == (32, 4)
+    assert contents(torch.zeros(2, 5, 32, 48)).size == (32, 48)
 
 
 def test_an_old_report_counts_tokens():

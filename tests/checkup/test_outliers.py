@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 import isotherm
-from isotherm.checkup import thresholds
+from isotherm.checkup import outliers, thresholds
 from tests.checkup.models import DIM, HEADS, Attention, Model, batch
 from tests.checkup.test_advice import take
 from tests.probe.architectures import TRANSFORMERS, build
@@ -76,10 +76,11 @@ def test_a_layer_of_twenty_times_the_size_is_found_and_its_advice_mends_it(made,
     assert one.evidence["score"] >= one.evidence["limit"] == thresholds.APART.value
     assert one.evidence["ratio"] == pytest.approx(20, rel=0.3)
     assert one.evidence["siblings"] == LAYERS - 1
-    if which == "q":
+    if which in ("q", "k"):
         assert "(tried: multiple of the siblings' median" in one.advice.en
         take(model, one.changes)
     else:
+        assert one.advice.en.endswith("a half-loaded file does this.")  # no number that was not tried
         for part in parts(model):
             multiply(part, one.evidence["siblings_median"] / one.evidence["size"])
     assert found(model, data) == []
@@ -91,7 +92,7 @@ def test_a_layer_of_a_twentieth_of_the_size_is_found():
     (one,) = found(model, data)
     assert (one.layer, one.head) == (4, None)
     assert one.evidence["ratio"] == pytest.approx(1 / 20, rel=0.1)
-    assert "A factor of 19.7 on q" in one.advice.en
+    assert "multiply model.layers.4.self_attn.q_proj.weight by 19.7" in one.advice.en
 
 
 HEADS_OF = {
@@ -111,9 +112,21 @@ def test_one_head_of_twenty_times_the_size_is_found(made, part, head, which):
     (one,) = found(model, data)
     assert (one.layer, one.head, one.evidence["of"]) == (1, head, which)
     assert f"head {head}" in one.message.en
-    if which == "q":
-        take(model, one.changes)
-        assert found(model, data) == []
+    take(model, one.changes)
+    assert found(model, data) == []
+
+
+def test_a_head_of_keys_that_queries_share():
+    model, data = stock("llama")
+    config = type(model.config)(**model.config.to_dict() | {"num_attention_heads": 8, "num_key_value_heads": 4})
+    torch.manual_seed(0)
+    model, dim = type(model)(config).eval(), config.head_dim
+    multiply(model.model.layers[1].self_attn.k_proj.weight[2 * dim : 3 * dim], 20)
+    (one,) = found(model, data)
+    assert (one.layer, one.head, one.evidence["of"]) == (1, 4, "k")
+    assert [(change.start, change.stop) for change in one.changes] == [(2 * dim, 3 * dim)]
+    take(model, one.changes)
+    assert found(model, data) == []
 
 
 def test_behind_a_norm_the_gain_is_named_not_the_projection():
@@ -203,3 +216,14 @@ def test_real_weights(rows, head, minilm):
         with torch.no_grad():
             query.weight.copy_(before[0])
             query.bias.copy_(before[1])
+
+
+@pytest.mark.parametrize("length", [1, 7, 23, 64, 1000, 4097])
+def test_sizes_are_those_of_positions_all_over_the_sequence(length):
+    chosen = outliers._some(torch.arange(length).view(1, 1, -1, 1)).flatten()
+    gaps = chosen.diff().unique()
+    assert len(gaps) <= 1
+    gap = int(gaps[0]) if len(gaps) else length
+    assert int(chosen[0]) == 0
+    assert int(chosen[-1]) + gap >= length
+    assert len(chosen) >= min(length, outliers.POSITIONS) / 2

@@ -12,8 +12,8 @@ from torch import nn
 import isotherm
 from isotherm.checkup.measure import look, measure
 from isotherm.checkup.padding import with_padding
-from isotherm.probe import probe
-from tests.checkup.models import HEADS, Attention, Model, batch
+from isotherm.probe import probe, recognise
+from tests.checkup.models import HEADS, Attention, Model, batch, trained
 
 WIDTH = 16
 
@@ -65,6 +65,40 @@ def reals(lengths, side):
     longest = max(lengths)
     real = torch.arange(longest) < torch.tensor(lengths).unsqueeze(-1)
     return real if side == "right" else real.flip(1)
+
+
+class Halved(Attention):
+    """Attention whose logits are changed behind PyTorch's back, so that they can only be measured."""
+
+    def forward(self, x):
+        q, k, v = (p(x).unflatten(-1, (HEADS, -1)).transpose(1, 2) for p in (self.q_proj, self.k_proj, self.v_proj))
+        scores = q @ k.mT
+        scores.numpy()[:] *= self.scale
+        return self.o_proj((scores.softmax(-1) @ v).transpose(1, 2).flatten(2))
+
+
+@pytest.mark.parametrize(("rows", "kept"), [(None, [0, 4, 8, 13, 17, 22]), (3, [0, 8, 22]), (6, [0, 4, 8, 13, 17, 22])])
+def test_of_too_many_logits_some_rows_are_measured(rows, kept, monkeypatch):
+    """The report says which, of how many, and its curve is that of these rows."""
+    torch.manual_seed(0)
+    plain = trained(Model(Attention(scale=0.5)))
+    measured = trained(Model(Halved(scale=0.5)))
+    measured.load_state_dict(plain.state_dict())
+    monkeypatch.setattr(recognise, "MOST", 2 * HEADS * 23 * 6)
+    with torch.no_grad():
+        one, other = (
+            isotherm.check(model, batch(23), what_if=["x2"], rows=n) for model, n in ((plain, None), (measured, rows))
+        )
+    assert other.rows[0].rows.tolist() == kept
+    assert other.rows[0].total_rows == 23
+    torch.testing.assert_close(other.rows[0].entropy, one.rows[0].entropy[:, :, kept], rtol=0, atol=1e-5)
+    assert other.layers[0].scale.effective == pytest.approx(0.5, rel=1e-4)
+    held = other.record.model
+    assert (held.batch, held.tokens, held.unit) == (2, 23, "positions")
+    curve = other.layers[0].curve
+    assert (curve.label, curve.rows, curve.rows_total) == ("sampled", 2 * len(kept), 2 * 23)
+    gates = [head.jacobian_trace.p50 for head in other.layers[0].head_stats]
+    assert [head.gate[curve.factors.index(1.0)] for head in curve.heads] == pytest.approx(gates, rel=1e-4)
 
 
 def rows_of(model, *given):

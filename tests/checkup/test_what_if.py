@@ -101,6 +101,27 @@ def test_several_rules_at_once_are_each_of_them(captured):
             assert mine == pytest.approx(other, rel=2e-5, abs=1e-6)
 
 
+class Squashed(Attention):
+    """Logits that are no number times q·k."""
+
+    def forward(self, x):
+        q, k, v = (p(x).unflatten(-1, (4, -1)).transpose(1, 2) for p in (self.q_proj, self.k_proj, self.v_proj))
+        scores = q @ k.mT
+        return self.o_proj((torch.softmax(scores + scores.tanh(), -1) @ v).transpose(1, 2).flatten(2))
+
+
+def test_logits_without_a_scale_have_nothing_to_replay():
+    torch.manual_seed(0)
+    report = isotherm.check(Model(Attention(), Squashed()), batch(), what_if=["none", "x2"], compare=False)
+    assert [len(what.layers) for what in report.what_if] == [2, 2, 2]
+    for what in report.what_if[1:]:
+        first, second = what.layers
+        assert first.entropy_fraction is not None
+        assert astuple(second)[:5] == (1, None, None, None, None)
+    assert report.layers[1].curve is None
+    assert report.layers[0].curve is not None
+
+
 def test_a_rule_without_softmax_is_refused_before_the_model_runs():
     model = Model(Attention())
     model.forward = None

@@ -5,11 +5,36 @@ import torch
 from torch import nn
 
 import isotherm
-from tests.checkup import zoo
-from tests.checkup.zoo import DIM, HEADS, LISTED, SCALE, SEEN, TOKENS, WEIGHTS, Mixer, Net, net
+from isotherm.probe import flex
+from tests.checkup import zoo, zoo_rare
+from tests.checkup.zoo import DIM, HEADS, SCALE, TOKENS, WEIGHTS, Mixer, Net, net
 
-pytestmark = pytest.mark.filterwarnings("ignore:flex_attention called without:UserWarning")
+pytestmark = pytest.mark.filterwarnings(
+    "ignore:flex_attention called without:UserWarning", "ignore:return_lse is deprecated:FutureWarning"
+)
+LISTED = zoo.LISTED + zoo_rare.LISTED
+SEEN = zoo.SEEN | zoo_rare.SEEN
 NAMES = [getattr(middle, "__name__", "scripted_function") for middle in SEEN]
+
+WHY = {  # why there is no scale in force
+    zoo.one_number_for_each_head: "each head",
+    zoo.one_number_for_each_query: "each query",
+    **dict.fromkeys(
+        (zoo.talking_heads, zoo.squashed, zoo.sparsemax, zoo.flex_with_a_cube, zoo.one_number_for_each_key),
+        "not a number times q·k",
+    ),
+    **dict.fromkeys(
+        (
+            zoo.tensordot,
+            zoo.inner_products,
+            zoo.three_factors,
+            zoo.matrix_and_vector,
+            zoo.out_slices,
+            zoo.cosine_similarity,
+        ),
+        "followed back",
+    ),
+}
 
 
 def look(model, x):
@@ -26,14 +51,27 @@ def test_seen_with_its_statistics_and_scale(middle, scale):
     report = look(*net(middle))
     assert not report.record.unseen
     (layer,) = report.layers
-    assert layer.name == "mixers.0"
+    assert (layer.name, layer.kind) == ("mixers.0", "self")
+    if middle in zoo.SEEN and (scale is not None or middle in WHY):
+        assert (layer.heads, layer.kv_heads, layer.head_stats[0].rows) == (HEADS, HEADS, 2 * TOKENS)
+        assert layer.head_dim == (1 if WHY.get(middle) == "followed back" else DIM)
+        assert scale is not None or WHY[middle] in layer.scale.note.en
     assert layer.scale.effective == (None if scale is None else pytest.approx(scale, rel=1e-3))
     if WEIGHTS:
         p = WEIGHTS[0].double()
         rest = (1 - p.sum(-1)).clamp(min=0)
         entropy = -torch.special.xlogy(p, p).sum(-1) - torch.where(rest > 1e-5, torch.special.xlogy(rest, rest), 0.0)
         rough = 2e-2 if middle is zoo.upcast else 1e-4
-        torch.testing.assert_close(report.rows[0].entropy, entropy, rtol=0, atol=rough)
+        measured = report.rows[0].entropy
+        assert measured.numel() == entropy.numel()
+        torch.testing.assert_close(measured.flatten(), entropy.flatten(), rtol=0, atol=rough)
+
+
+@pytest.mark.parametrize("middle", SEEN, ids=NAMES)
+def test_seen_in_a_mixed_model(middle):
+    report = look(*net(zoo.flex, middle, zoo.softmax_module))
+    assert [layer.name for layer in report.layers] == ["mixers.0", "mixers.1", "mixers.2"]
+    assert not report.record.unseen
 
 
 @pytest.mark.parametrize("middle", LISTED, ids=lambda middle: middle.__name__)
@@ -42,6 +80,7 @@ def test_what_cannot_be_followed_is_listed(middle):
     assert not report.layers
     assert not report.healthy
     assert [one.name for one in report.record.unseen] == ["mixers.0"]
+    assert "the probe failed" not in report.record.unseen[0].why.en
     assert [one.code for one in report.findings] == ["attention-not-seen"]
 
 
@@ -52,15 +91,53 @@ def test_nothing_vanishes_in_a_mixed_model(middle):
     assert [one.name for one in report.record.unseen] == ["mixers.1"]
 
 
+@pytest.mark.parametrize("middle", [zoo.exp_and_sum, zoo.log_softmax, zoo.by_reciprocal, zoo.softmax_module])
+def test_one_position_attends_to_itself(middle):
+    report = look(net(middle)[0], torch.randn(2, 1, zoo.WIDTH))
+    assert report.record.unseen == ()
+    (layer,) = report.layers
+    assert (layer.heads, layer.keys) == (HEADS, 1)
+    assert report.rows[0].entropy.abs().max() < 1e-6
+
+
+@pytest.mark.parametrize("middle", zoo_rare.IN_BLOCKS, ids=lambda middle: middle.__name__)
+def test_blocks_of_keys_are_called_blocks(middle):
+    (entry,) = look(*net(middle)).record.unseen
+    assert "blocks of keys" in entry.why.en
+
+
+def test_two_branches_are_no_blocks():
+    assert [layer.keys for layer in look(*net(zoo_rare.two_branches)).layers] == [5, 6]
+
+
 def test_rows_in_chunks_are_seen():
     layers = look(*net(zoo.chunked)).layers
     assert sum(layer.head_stats[0].rows for layer in layers) == 2 * TOKENS
+
+
+def test_an_operator_on_three_axes_has_one_head():
+    report = look(*net(zoo.custom_op_on_three_axes))
+    (layer,) = report.layers
+    assert (layer.heads, layer.head_dim, layer.head_stats[0].rows) == (1, DIM, 2 * HEADS * TOKENS)
+    assert layer.scale.passed == pytest.approx(0.3)
 
 
 def test_grouped_queries_of_flex_attention():
     (layer,) = look(*net(zoo.flex_grouped)).layers
     assert (layer.heads, layer.kv_heads) == (2, 1)
     assert layer.scale.effective == pytest.approx(SCALE, rel=1e-3)
+
+
+@pytest.mark.parametrize("middle", [zoo.flex_with_bias, zoo.flex_with_a_cap, zoo.flex_with_a_cube])
+def test_of_too_many_logits_of_flex_attention_some_rows_are_kept(middle, monkeypatch):
+    (whole,) = look(*net(middle)).rows
+    monkeypatch.setattr(flex, "MOST", 2 * HEADS * TOKENS * 3)
+    report = look(*net(middle))
+    (some,), (layer,) = report.rows, report.layers
+    assert (some.rows.tolist(), some.total_rows) == ([0, 5, 10], TOKENS)
+    torch.testing.assert_close(some.entropy, whole.entropy[:, :, [0, 5, 10]], rtol=0, atol=1e-4)
+    expected = SEEN[middle]
+    assert layer.scale.effective == (None if expected is None else pytest.approx(expected, rel=1e-3))
 
 
 def plain(q, k, v):
@@ -91,6 +168,12 @@ class Fused(Scripted):
         return self.d(out.transpose(1, 2).flatten(2))
 
 
+class Unbiased(Scripted):
+    def __init__(self):
+        super().__init__()
+        self.a, self.b = (nn.Linear(zoo.WIDTH, zoo.WIDTH, bias=False) for _ in range(2))
+
+
 COMPILED = {
     "script": lambda model, x: torch.jit.script(model),
     "trace": torch.jit.trace,
@@ -100,7 +183,7 @@ COMPILED = {
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::torch.jit.TracerWarning", "ignore::FutureWarning")
 @pytest.mark.parametrize("made", COMPILED.values(), ids=COMPILED)
-@pytest.mark.parametrize("kind", [Scripted, Fused])
+@pytest.mark.parametrize("kind", [Scripted, Fused, Unbiased])
 def test_scripted_traced_and_exported_modules_are_seen(kind, made):
     torch.manual_seed(0)
     x = torch.randn(2, TOKENS, zoo.WIDTH)
@@ -172,6 +255,25 @@ def test_what_does_not_attend_is_not_listed():
     assert len(report.layers) == 1
 
 
+class Core(nn.Module):
+    """The middle part of linear attention as a module of its own, without the projections."""
+
+    def forward(self, q, k, v):
+        return q @ (k.mT @ v)
+
+
+class BahdanauAttention(nn.Module):
+    """Scores from a sum: no product of two activations leads to them."""
+
+    def __init__(self):
+        super().__init__()
+        self.q, self.k, self.score = nn.Linear(zoo.WIDTH, 8), nn.Linear(zoo.WIDTH, 8), nn.Linear(8, 1)
+
+    def forward(self, x):
+        weights = self.score(torch.tanh(self.q(x).unsqueeze(2) + self.k(x).unsqueeze(1))).squeeze(-1).softmax(-1)
+        return (weights.unsqueeze(-1) * x.unsqueeze(1)).sum(2)
+
+
 def softmax_over(weight):
     """A router or classifier whose weight is made anew in each forward."""
 
@@ -205,9 +307,80 @@ def test_a_router_whose_weight_is_made_in_the_forward_is_no_attention(weight):
     assert report.record.unseen == ()
 
 
+class Head(nn.Module):
+    """An encoder, and a head that the model's own forward computes."""
+
+    def __init__(self, head):
+        super().__init__()
+        self.encoder, self.head = net(zoo.softmax_module)[0], head
+        self.score, self.other, self.three = (nn.Linear(zoo.WIDTH, width) for width in (1, 1, 3))
+
+    def forward(self, x):
+        return self.head(self, self.encoder(x))
+
+
+def test_pooling_beside_attention_is_seen():
+    report = look(Head(lambda m, x: (m.score(x).softmax(1) * x).sum(1)).eval(), torch.randn(2, TOKENS, zoo.WIDTH))
+    assert [layer.name for layer in report.layers] == ["encoder.mixers.0", ""]
+    assert report.layers[1].head_stats[0].rows == 2
+
+
+def test_scores_of_the_shape_of_a_projection_are_seen():
+    """As many positions as features: shapes do not tell the two apart, numbers do."""
+
+    def added(m, x):
+        return torch.tanh(m.wide(x).unsqueeze(2) + m.wide(x).unsqueeze(1)).sum(-1).softmax(-1) @ x
+
+    model = Head(added)
+    model.wide = nn.Linear(zoo.WIDTH, zoo.WIDTH)
+    report = look(model.eval(), torch.randn(2, zoo.WIDTH, zoo.WIDTH))
+    assert [layer.name for layer in report.layers] == ["encoder.mixers.0", ""]
+
+
+HEADS_WITHOUT_ATTENTION = {
+    "a classifier": lambda m, x: m.three(x[:, 0]).softmax(-1),
+    "a gate over branches": lambda m, x: (m.three(x).softmax(-1).unsqueeze(-1) * torch.stack([x, -x, x * x], 2)).sum(2),
+    "a gate with a temperature and a mask": lambda m, x: (
+        (m.three(x) / 0.3).masked_fill(torch.tensor([False, False, True]), -1e9).softmax(-1).unsqueeze(-1)
+        * torch.stack([x, -x, x * x], 2)
+    ).sum(2),
+    "a gate of some of the features": lambda m, x: (
+        (m.three(x)[..., 1:] * 2 + 0.1).softmax(-1).unsqueeze(-1) * torch.stack([x, -x], 2)
+    ).sum(2),
+    "a gate by hand": lambda m, x: (
+        (e := m.three(x).exp()) / e.sum(-1, keepdim=True) * torch.stack([x, -x, x * x], -2).mean(-1)
+    ).sum(-1),
+    "a gate made of several": lambda m, x: (
+        torch.stack([m.score(x), m.other(x)]).softmax(0) * torch.stack([x, -x])
+    ).sum(0),
+    "a mean": lambda m, x: (x * torch.ones(2, TOKENS, 1).expand(x.shape)).sum(1) / TOKENS,
+    "a bilinear form": lambda m, x: (m.three(x) * m.three(x[:, :1])).sum(-1).sigmoid(),
+}
+
+
+@pytest.mark.parametrize("head", HEADS_WITHOUT_ATTENTION.values(), ids=HEADS_WITHOUT_ATTENTION)
+def test_a_head_that_does_not_attend_is_no_layer(head):
+    report = look(Head(head).eval(), torch.randn(2, TOKENS, zoo.WIDTH))
+    assert [layer.name for layer in report.layers] == ["encoder.mixers.0"]
+    assert report.record.unseen == ()
+
+
 def test_attention_without_a_softmax_is_a_note():
     model, x = net(zoo.softmax_module)
     model.mixers.append(LinearAttention())
     report = look(model.eval(), x)
     assert [(one.code, one.severity) for one in report.findings] == [("attention-not-seen", "note")]
     assert "no temperature" in report.findings[0].message.en
+
+
+def test_attention_without_a_softmax_is_that_of_the_module_with_the_projections():
+    report = look(Mixer(Core()).eval(), torch.randn(2, TOKENS, zoo.WIDTH))
+    assert [(one.module, one.severity) for one in report.record.unseen] == [("Mixer", "note")]
+
+
+def test_a_softmax_over_a_sum_is_seen_without_a_scale():
+    torch.manual_seed(0)
+    report = look(BahdanauAttention().eval(), torch.randn(2, TOKENS, zoo.WIDTH))
+    (layer,) = report.layers
+    assert layer.scale.effective is None
+    assert not report.record.unseen

@@ -87,6 +87,14 @@ def normalised_afterwards(q, k, v):
     return (e @ v) / total
 
 
+def normalised_afterwards_from_a_little_more(q, k, v):
+    a = q @ k.mT * SCALE
+    e = (a - a.logsumexp(-1, keepdim=True) + 0.3).exp()
+    total = e.sum(-1, keepdim=True)
+    WEIGHTS.append((e / total).detach())
+    return (e @ v) / total
+
+
 def logsumexp(q, k, v):
     a = q @ k.mT * SCALE
     return used((a - a.logsumexp(-1, keepdim=True)).exp(), v)
@@ -155,6 +163,13 @@ def multiply_and_sum(q, k, v):
     return (w.unsqueeze(-1) * v.unsqueeze(2)).sum(3)
 
 
+def keys_first_multiply_and_sum(q, k, v):
+    a = torch.sum(k.unsqueeze(3) * q.unsqueeze(2), -1) * SCALE
+    w = a.softmax(2)
+    WEIGHTS.append(w.mT.detach())
+    return (w.unsqueeze(-1) * v.unsqueeze(3)).sum(2)
+
+
 def mean_instead_of_sum(q, k, v):
     a = (q.unsqueeze(3) * k.unsqueeze(2)).mean(-1)
     return used(a.softmax(-1), v)
@@ -196,6 +211,25 @@ def softmax_module(q, k, v):
     return used(nn.Softmax(dim=-1)(q @ k.mT * SCALE), v)
 
 
+def softmin(q, k, v):
+    return used(F.softmin(q @ k.mT * -SCALE, -1), v)
+
+
+def softmin_of_what_is_not_described(q, k, v):
+    return used(F.softmin(-(q @ k.mT * SCALE).clamp(max=1e4).flip(-1).flip(-1), dim=-1), v)
+
+
+def assigned_everywhere(q, k, v):
+    a = q @ k.mT * SCALE
+    a[~CAUSAL.expand_as(a)] = -torch.inf
+    return used(a.softmax(-1), v)
+
+
+def inner_products(q, k, v):
+    rows = [torch.inner(x, y) for x, y in zip(q.flatten(0, 1), k.flatten(0, 1), strict=True)]
+    return used((torch.stack(rows) * SCALE).softmax(-1).view(2, HEADS, TOKENS, TOKENS), v)
+
+
 def twice_itself(q, k, v):
     a = q @ k.mT * SCALE
     return used((a + a).softmax(-1), v)
@@ -228,6 +262,12 @@ def sink_column(q, k, v):
     return used(a.softmax(-1)[..., :-1], v)
 
 
+def sink_row_first(q, k, v):
+    a = torch.cat([torch.tensor([0.5, -0.5, 0.0]).view(HEADS, 1, 1).expand(2, -1, -1, TOKENS), k @ q.mT * SCALE], 2)
+    w = a.softmax(2)[:, :, 1:].mT
+    return used(w, v)
+
+
 def sparsemax(q, k, v):
     a = q @ k.mT * SCALE
     top = a.sort(-1, descending=True).values
@@ -247,6 +287,10 @@ def one_number_for_each_head(q, k, v):
 
 def one_number_for_each_query(q, k, v):
     return used((q @ k.mT * torch.sigmoid(q[..., :1])).softmax(-1), v)
+
+
+def one_number_for_each_key(q, k, v):
+    return used((q @ k.mT * torch.linspace(0.2, 0.5, TOKENS)).softmax(-1), v)
 
 
 def in_double(q, k, v):
@@ -299,16 +343,16 @@ def by_convolution(q, k, v):
         F.conv1d(keys.mT.reshape(1, -1, TOKENS), some.reshape(-1, DIM, 1), groups=HEADS)
         for some, keys in zip(q, k, strict=True)
     ]
-    return (torch.stack(a).view(2, HEADS, TOKENS, TOKENS) * SCALE).softmax(-1) @ v
+    return used((torch.stack(a).view(2, HEADS, TOKENS, TOKENS) * SCALE).softmax(-1), v)
 
 
 def complex_numbers(q, k, v):
     q, k = (torch.view_as_complex(x.unflatten(-1, (-1, 2)).contiguous()) for x in (q, k))
-    return ((q @ k.mH).real * SCALE).softmax(-1) @ v
+    return used(((q @ k.mH).real * SCALE).softmax(-1), v)
 
 
 def additive(q, k, v):
-    return torch.tanh(q.unsqueeze(3) + k.unsqueeze(2)).sum(-1).softmax(-1) @ v
+    return used(torch.tanh(q.unsqueeze(3) + k.unsqueeze(2)).sum(-1).softmax(-1), v)
 
 
 def chunked(q, k, v):
@@ -356,6 +400,19 @@ def custom_op(q, k, v):
 
 def custom_op_by_overload(q, k, v):
     return torch.ops.isotherm_zoo.attend.default(q, k, v, 0.3)
+
+
+@torch.library.custom_op("isotherm_zoo::attend_as_usual", mutates_args=())
+def attend_as_usual(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+    return (torch.softmax(q @ k.mT / sqrt(q.shape[-1]), -1) @ v).clone()
+
+
+def custom_op_with_the_usual_scale(q, k, v):
+    return attend_as_usual(q, k, v)
+
+
+def custom_op_on_three_axes(q, k, v):
+    return attend(q.flatten(0, 1), k.flatten(0, 1), v.flatten(0, 1), 0.3).unflatten(0, (2, HEADS))
 
 
 def strange_custom_op(q, k, v):
@@ -421,16 +478,22 @@ class Threaded(Mixer):
 
 
 SEEN = {  # what it is → the scale in force, None where there is none
-    log_softmax: SCALE, exp_and_sum: SCALE, exp_and_sum_in_place: SCALE, normalised_afterwards: SCALE, logsumexp: SCALE,
+    log_softmax: SCALE, exp_and_sum: SCALE, exp_and_sum_in_place: SCALE, normalised_afterwards: SCALE,
+    normalised_afterwards_from_a_little_more: SCALE, logsumexp: SCALE,
     one_in_the_denominator: SCALE, by_reciprocal: SCALE, normalize_l1: SCALE, out_keyword: SCALE, by_keywords: SCALE,
     ellipsis_einsum: SCALE, key_first_einsum: SCALE, heads_last_einsum: SCALE, keys_on_the_left: SCALE,
-    multiply_and_sum: SCALE, mean_instead_of_sum: 1 / DIM, tensordot: None, baddbmm: SCALE, multiplied_mask: SCALE,
-    assigned_mask: SCALE, masked_weights: SCALE, upcast: SCALE, softmax_module: SCALE, twice_itself: 2 * SCALE,
-    less_a_half: SCALE / 2, talking_heads: None, squashed: None, topk_only: SCALE, sink_column: SCALE, sparsemax: None,
+    multiply_and_sum: SCALE, keys_first_multiply_and_sum: SCALE, mean_instead_of_sum: 1 / DIM, tensordot: None,
+    baddbmm: SCALE, multiplied_mask: SCALE,
+    assigned_mask: SCALE, masked_weights: SCALE, upcast: SCALE, softmax_module: SCALE, softmin: SCALE,
+    softmin_of_what_is_not_described: SCALE, assigned_everywhere: SCALE, inner_products: None, twice_itself: 2 * SCALE,
+    less_a_half: SCALE / 2, talking_heads: None, squashed: None, topk_only: SCALE, sink_column: SCALE, sink_row_first: SCALE,
+    sparsemax: None,
     flex: SCALE, flex_with_bias: 0.4, flex_with_a_cap: SCALE, flex_with_a_cube: None, custom_op: 0.3,
+    custom_op_with_the_usual_scale: SCALE,
     custom_op_by_overload: 0.3, scripted_function: 0.3, autograd_function: SCALE, one_number_for_all: 0.25,
-    one_number_for_each_head: None, one_number_for_each_query: None, in_double: SCALE, three_factors: None,
+    one_number_for_each_head: None, one_number_for_each_query: None, one_number_for_each_key: None,
+    in_double: SCALE, three_factors: None,
     linalg_matmul: SCALE, matrix_and_vector: None, out_slices: None, log_of_exp: SCALE, cosine_similarity: None,
+    by_convolution: None, complex_numbers: None, additive: None,
 }  # fmt: skip
-LISTED = (strange_custom_op, in_numpy, wholly_in_numpy, under_vmap, normalised_over_all_blocks, merged_by_sums,
-          by_convolution, complex_numbers, additive)  # fmt: skip
+LISTED = (strange_custom_op, in_numpy, wholly_in_numpy, under_vmap, normalised_over_all_blocks, merged_by_sums)  # fmt: skip

@@ -12,14 +12,14 @@ import resource
 import signal
 import sys
 import tempfile
-import threading
 import time
 import traceback
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 from importlib.machinery import SourceFileLoader
+from math import ceil
 from pathlib import Path
 from random import Random
 
@@ -28,6 +28,7 @@ import pytest
 import torch
 
 from tests.mutate.changes import Change, changes
+from tests.mutate.selection import Choose, Test, Watch, able_to_notice
 
 ROOT = Path(__file__).parents[2]
 SOURCE = ROOT / "src" / "isotherm"
@@ -43,16 +44,14 @@ PARTS = {  # part → its source and its tests
             for name in ("problem", "pick", "attention", "attention_edges", "derivatives", "scores")
         ],
     ),
-    "probe": ("probe/*.py", ["probe", "checkup/test_zoo.py"]),
-    "checkup": ("checkup/*.py", ["checkup", "models/test_check.py", "cli/test_check.py"]),
+    "probe": ("probe/*.py", ["probe", *(f"checkup/test_{name}.py" for name in ("zoo", "advice", "finite"))]),
+    "checkup": ("checkup/**/*.py", ["checkup", "models/test_check.py", "cli/test_check.py"]),
 }
 OPTIONS = ["-xq", "--tb=line", "-p", "no:cacheprovider", "-m", "not slow and not gpu", f"--rootdir={ROOT}"]
 OPTIONS += ["-c", str(ROOT / "pyproject.toml"), "-W", "ignore::pytest.PytestAssertRewriteWarning"]
-WORKERS = 2
-LONGEST = 1.5  # seconds of CPU; a test that takes longer unchanged is left out
-PATIENCE = 30.0  # seconds a mutant may take beyond three times what its tests take unchanged
+PATIENCE = 30.0  # seconds of CPU a mutant may take beyond three times what its tests take unchanged
+STILL = 5  # times that many seconds may pass: a busy machine is no reason to call a mutant caught, standing still is
 MEMORY = 16 * 2**30  # bytes of address space
-Function = tuple[str, int]  # file and first line
 
 
 @dataclass
@@ -73,52 +72,6 @@ class Mutant:
         return f"{self.number:4} {self.path.relative_to(ROOT)}:{self.change.line}\n     - {lines[0]}\n     + {lines[1]}"
 
 
-@dataclass
-class Test:
-    """What one test does unchanged: its seconds of CPU, and the functions of isotherm that run in it."""
-
-    seconds: float
-    functions: set[Function]
-
-
-class Watch:
-    """A pytest plugin that fills `tests`."""
-
-    def __init__(self) -> None:
-        self.tests: dict[str, Test] = {}
-
-    @pytest.hookimpl(hookwrapper=True)
-    def pytest_runtest_protocol(self, item: pytest.Item) -> Iterator[None]:
-        functions: set[Function] = set()
-
-        def trace(frame, event, argument):
-            if "isotherm/" in frame.f_code.co_filename:
-                functions.add((frame.f_code.co_filename, frame.f_code.co_firstlineno))
-
-        threading.settrace(trace)
-        sys.settrace(trace)
-        start = sum(os.times()[:4])
-        yield
-        sys.settrace(None)
-        threading.settrace(None)
-        self.tests[item.nodeid] = Test(sum(os.times()[:4]) - start, functions)
-
-
-@dataclass
-class Choose:
-    """A pytest plugin that runs the tests of the changed function first, and leaves the long ones out."""
-
-    tests: dict[str, Test]
-    function: Function | None
-
-    def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
-        files: Counter[Path] = Counter()
-        items[:] = [item for item in items if item.nodeid in self.tests and self.tests[item.nodeid].seconds < LONGEST]
-        for item in items:
-            files[item.path] += self.tests[item.nodeid].seconds
-        items.sort(key=lambda item: (self.function not in self.tests[item.nodeid].functions, files[item.path]))
-
-
 def main() -> int:
     """Run the tests of each part unchanged, then on its mutants; print a table and the survivors.
 
@@ -137,7 +90,7 @@ def main() -> int:
                 return 1
             own = [mutant for mutant in mutants if mutant.part == part]
             control = replace(own[0], number=0, change=Change(0, 0, ("",), 1, None), source=own[0].path.read_bytes())
-            run([control, *own], tests, Path(made))
+            run([control, *own], tests, Path(made), asked.workers)
             if control.outcome != "survived":
                 return 1
     report(mutants)
@@ -169,7 +122,7 @@ def unchanged(part: str, made: Path) -> dict[str, Test]:
     """The tests of a part; none if one of them fails. Imports what they import, except isotherm."""
 
     def child() -> int:
-        watch = Watch()
+        watch = Watch(str(SOURCE / part))
         paths = [str(ROOT / "tests" / name) for name in PARTS[part][1]]
         code = pytest.main([*OPTIONS, *paths], plugins=[watch])
         (made / "tests").write_bytes(pickle.dumps((watch.tests, list(sys.modules))))
@@ -190,18 +143,16 @@ def unchanged(part: str, made: Path) -> dict[str, Test]:
     return tests
 
 
-def run(mutants: list[Mutant], tests: dict[str, Test], made: Path) -> None:
-    """Two mutants at a time, each in a process of its own that is ended when its time is up."""
+def run(mutants: list[Mutant], tests: dict[str, Test], made: Path, workers: int) -> None:
+    """A few mutants at a time, each in a process of its own that is ended when its time is up."""
     waiting, running = list(mutants), dict[int, tuple[Mutant, float, float]]()
     while waiting or running:
-        while waiting and len(running) < WORKERS:
+        while waiting and len(running) < workers:
             mutant = waiting.pop(0)
-            function = mutant.change.function and (str(mutant.path), mutant.change.function)
-            calling = [name for name, test in tests.items() if function in test.functions]
-            files = {name.partition("::")[0] for name in calling or tests}  # what no test calls may run while importing
-            seconds = sum(test.seconds for name, test in tests.items() if name.partition("::")[0] in files)
-            pid = fork(partial(attempt, mutant, tests, function, files), made / f"{mutant.number}.txt")
-            running[pid] = mutant, time.monotonic(), 3 * seconds + PATIENCE
+            wanted = able_to_notice(tests, mutant.path, mutant.change.lines, whole=not mutant.number)
+            limit = 3 * sum(wanted.values()) + PATIENCE
+            pid = fork(partial(attempt, mutant, wanted), made / f"{mutant.number}.txt", limit)
+            running[pid] = mutant, time.monotonic(), STILL * limit
         time.sleep(0.05)
         for pid, (mutant, start, limit) in list(running.items()):
             ended, status = os.waitpid(pid, os.WNOHANG)
@@ -213,15 +164,17 @@ def run(mutants: list[Mutant], tests: dict[str, Test], made: Path) -> None:
             if not ended:
                 os.waitpid(pid, 0)
             del running[pid]
-            passed = os.waitstatus_to_exitcode(status) in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED)
-            mutant.outcome = "timeout" if not ended else "survived" if passed else "killed"
+            code = os.waitstatus_to_exitcode(status)
+            passed = code in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED)
+            endless = not ended or code == -signal.SIGXCPU
+            mutant.outcome = "timeout" if endless else "survived" if passed else "killed"
             output = (made / f"{mutant.number}.txt").read_text(errors="replace").splitlines()
             by = next((line[:100] for line in output if line.startswith(("FAILED", "ERROR"))), "")
             print(f"{mutant.outcome:9} {seconds:6.1f} s  {str(mutant).splitlines()[0]}  {by}", flush=True)
 
 
-def attempt(mutant: Mutant, tests: dict[str, Test], function: Function | None, files: set[str]) -> int:
-    """Run the tests of these files with the mutant's source in place of the file's."""
+def attempt(mutant: Mutant, wanted: dict[str, float]) -> int:
+    """Run these tests with the mutant's source in place of the file's."""
     original = SourceFileLoader.get_code
 
     def get_code(loader: SourceFileLoader, name: str):
@@ -230,19 +183,22 @@ def attempt(mutant: Mutant, tests: dict[str, Test], function: Function | None, f
 
     SourceFileLoader.get_code = get_code
     sys.dont_write_bytecode = True
-    return int(
-        pytest.main([*OPTIONS, *(str(ROOT / name) for name in sorted(files))], plugins=[Choose(tests, function)])
-    )
+    files = sorted({name.partition("::")[0] for name in wanted})
+    if not files:
+        return int(pytest.ExitCode.NO_TESTS_COLLECTED)
+    return int(pytest.main([*OPTIONS, *(str(ROOT / name) for name in files)], plugins=[Choose(wanted)]))
 
 
-def fork(work: Callable[[], int], output: Path) -> int:
-    """Do `work` in a child process, in a folder of its own. Returns its process id."""
+def fork(work: Callable[[], int], output: Path, seconds: float | None = None) -> int:
+    """Do `work` in a child process, in a folder of its own, for so many seconds of CPU at most. Returns its process id."""
     if pid := os.fork():
         return pid
     code = 1
     try:
         os.setsid()
         resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
+        if seconds is not None:
+            resource.setrlimit(resource.RLIMIT_CPU, (ceil(seconds), resource.RLIM_INFINITY))
         written = os.open(output, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
         for stream in (1, 2):
             os.dup2(written, stream)
@@ -273,6 +229,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--count", type=int, default=340, help="mutants in all")
     parser.add_argument("--seed", default="0", help="another seed gives other mutants")
     parser.add_argument("--part", default="", choices=["", *PARTS], help="only this part")
+    parser.add_argument("--workers", type=int, default=2, help="mutants at a time")
     parser.add_argument("--only", type=int, nargs="*", help="only the mutants of these numbers")
     return parser.parse_args()
 

@@ -26,8 +26,9 @@ class Change:
     end: int
     choices: tuple[str, ...]
     line: int
-    function: int | None
-    """The first line of the function around it, decorators included, if there is one."""
+    lines: Spot | None
+    """The first and the last line of the statement around it, or of its head if it contains others; of a parameter's default
+    the first line of the function, decorators included. None for what runs while importing."""
 
     def apply(self, source: bytes, random: Random) -> bytes:
         return source[: self.start] + random.choice(self.choices).encode() + source[self.end :]
@@ -54,13 +55,17 @@ class Finder:
         start, end = self.span(node)
         return self.source[start:end].decode()
 
-    def visit(self, node: ast.AST, function: int | None) -> Iterator[Change]:
+    def visit(self, node: ast.AST, lines: Spot | None) -> Iterator[Change]:
+        if lines is not None and isinstance(node, ast.stmt):
+            inside = getattr(node, "body", None)
+            lines = node.lineno, max(node.lineno, inside[0].lineno - 1) if inside else node.end_lineno
         for spot, choices in self.at(node):
-            yield Change(*spot, tuple(choices), self.source.count(b"\n", 0, spot[0]) + 1, function)
+            yield Change(*spot, tuple(choices), self.source.count(b"\n", 0, spot[0]) + 1, lines)
         if isinstance(node, ast.FunctionDef):
-            function = min([node.lineno, *(decorator.lineno for decorator in node.decorator_list)])
+            first = min([node.lineno, *(decorator.lineno for decorator in node.decorator_list)])
+            lines = first, first
         for child in self.children(node):
-            yield from self.visit(child, function)
+            yield from self.visit(child, lines)
 
     def children(self, node: ast.AST) -> list[ast.AST]:
         if isinstance(node, ast.Raise | ast.JoinedStr | ast.Import | ast.ImportFrom | ast.Assert):

@@ -235,6 +235,23 @@ def test_a_projection_without_a_module_is_named_after_its_weight():
     assert seen.captures[0].k_factor.source == "layer.w"
 
 
+def test_a_weight_that_stands_first_is_found():
+    class Bare(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.w = nn.Parameter(torch.randn(9 * DIM, WIDTH))
+
+        def forward(self, x: Tensor) -> Tensor:
+            return F.scaled_dot_product_attention(*side_by_side(torch.einsum("oi,bti->bto", self.w, x)))
+
+    with probe(model := Bare()) as seen:
+        model(states())
+    assert [(one.kind, one.source) for one in (seen.captures[0].q_factor, seen.captures[0].k_factor)] == [
+        ("constant", "w"),
+        ("constant", "w"),
+    ]
+
+
 def test_a_bias_before_the_weight_is_not_taken_for_it():
     class Bare(nn.Module):
         def __init__(self) -> None:

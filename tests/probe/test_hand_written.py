@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from isotherm.ops import blockwise
-from isotherm.probe import probe
+from isotherm.probe import probe, recognise
 from tests.probe.architectures import NanoAttention, widen
 
 TOKENS, WIDTH, HEADS, DIM = 7, 32, 4, 8
@@ -216,6 +216,57 @@ def test_two_dimensions_are_one_head():
     (capture,) = seen.captures
     assert tuple(capture.problem.q.shape) == (1, 1, TOKENS, DIM)
     assert (capture.q_factor.source, capture.k_factor.source) == ("q", "k")
+
+
+def test_weights_that_are_used_twice_are_one_call():
+    class Twice(NanoAttention):
+        def forward(self, x: Tensor) -> Tensor:
+            q, k, v = self.qkv(x)
+            weights = by_exp(q, k)
+            return self.merge(weights @ v + weights @ v.flip(-1))
+
+    with torch.no_grad(), probe(model := widen(Twice())) as seen:
+        model(states())
+    assert seen.unseen == []
+    assert len(seen.captures) == 1
+
+
+def test_a_softmax_module_is_not_what_attends():
+    class Named(WrittenAttention):
+        def __init__(self) -> None:
+            super().__init__(lambda q, k: self.soft(q @ k.mT / sqrt(DIM)))
+            self.soft = nn.Softmax(-1)
+
+    model = nn.ModuleDict({"attention": widen(Named())})
+    with probe(model) as seen:
+        model["attention"](states())
+    assert [(capture.name, capture.module) for capture in seen.captures] == [("attention", "Named")]
+
+
+def test_a_sum_of_everything_is_no_product():
+    class Energetic(WrittenAttention):
+        def forward(self, x: Tensor) -> Tensor:
+            self.energy = (x.unsqueeze(1) * x.unsqueeze(2)).sum()
+            return super().forward(x)
+
+    with probe(model := widen(Energetic(stable))) as seen:
+        model(states())
+    assert seen.unseen == []
+    assert len(seen.captures) == 1
+
+
+@pytest.mark.parametrize("described", [True, False])
+def test_of_many_logits_some_rows_are_kept_from_the_first_to_the_last(described: bool, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(recognise, "MOST", 2 * HEADS * TOKENS * 3)
+    model, x = widen(WrittenAttention(behind_the_back if described else product_mask)), states()
+    with torch.no_grad(), probe(model) as seen:
+        model(x)
+    (capture,) = seen.captures
+    assert (capture.rows.tolist(), capture.total) == ([0, 3, 6], TOKENS)
+    p = model.kept.double()[:, :, [0, 3, 6]]
+    torch.testing.assert_close(
+        blockwise.statistics(capture.problem).entropy, -torch.special.xlogy(p, p).sum(-1), rtol=0, atol=1e-4
+    )
 
 
 def test_a_router_is_no_attention():

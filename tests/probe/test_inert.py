@@ -272,8 +272,10 @@ def test_weights_written_in_place_after_the_projection_are_seen_as_they_were():
         def forward(self, x: Tensor) -> Tensor:
             q, k, v = self.qkv(x)
             q *= 0.25
+            k = k.clone()  # memory of its own
             y = F.scaled_dot_product_attention(q, k, v, scale=1.0)
-            q.zero_()
+            for given in (q, k):
+                given.zero_()
             return self.merge(y)
 
     model, x = widen(InPlace()), torch.randn(2, 5, 32)
@@ -284,6 +286,7 @@ def test_weights_written_in_place_after_the_projection_are_seen_as_they_were():
     (capture,) = seen.captures
     assert capture.q_factor.value == pytest.approx(0.25, rel=1e-5)
     assert capture.problem.q.abs().min() > 0
+    assert capture.problem.k.abs().min() > 0
 
 
 @pytest.mark.parametrize("inference", [False, True])
@@ -392,3 +395,17 @@ def test_a_session_keeps_no_frames_when_nothing_runs():
     session = Session(NanoAttention())
     assert not session.awake
     assert session.frames.top is None
+
+
+def test_flex_attention_is_followed_in_a_process_that_never_compiled():
+    code = (
+        "import torch, isotherm\n"
+        "from torch.nn.attention.flex_attention import flex_attention\n"
+        "class Model(torch.nn.Linear):\n"
+        "    def forward(self, x):\n"
+        "        q = super().forward(x)[:, None]\n"
+        "        return flex_attention(q, q, q)\n"
+        "with torch.no_grad():\n"
+        "    assert len(isotherm.check(Model(8, 8), torch.randn(1, 5, 8)).layers) == 1\n"
+    )
+    subprocess.run([sys.executable, "-W", "ignore", "-c", code], check=True)

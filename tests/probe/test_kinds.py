@@ -78,6 +78,16 @@ def test_channels_of_a_convolution():
     assert [capture.kind for capture in seen.captures] == ["channel"]
 
 
+@pytest.mark.parametrize(("name", "kind"), [("XCA", "channel"), ("ChannelAttention", "channel"), ("Mixing", "self")])
+@pytest.mark.parametrize("inside", ["part", "channel_att"])
+def test_a_name_tells_what_copies_do_not(name, kind, inside):
+    """Vectors that were copied have no strides to go by. The class or the name of the module is enough."""
+    copied = type(name, (Along,), {})(lambda y: [part * 1.0 for part in channels(y)], by_hand)
+    with probe(model := nn.ModuleDict({inside: copied})) as seen:
+        model[inside](torch.randn(2, 11, WIDTH))
+    assert [capture.kind for capture in seen.captures] == ["channel" if inside == "channel_att" else kind]
+
+
 class Nystrom(nn.Module):
     """Attention by way of `landmarks` means of neighbouring tokens."""
 

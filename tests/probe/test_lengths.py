@@ -323,6 +323,12 @@ def test_keys_of_two_projections():
     assert trace(used, [frame(down, up)])[0].kind == "untraced"
 
 
+def test_the_shared_part_of_keys_may_have_a_projection_of_its_own():
+    used, up, down = latent()
+    alone = record(down.output[..., -2:].clone(), "alone")
+    assert trace(used, [frame(alone, up)])[0] == Factor(pytest.approx(0.5), "constant", "up")
+
+
 @pytest.mark.parametrize("value", [1e-3, 300.0])
 def test_keys_of_two_projections_are_compared_relative_to_their_size(value: float):
     used, up, down = latent(value=value)

@@ -122,3 +122,14 @@ def test_without_a_mask_over_all_keys_nothing_is_known():
         Visibility(torch.arange(0), 0, mask=torch.zeros(1, 1, 1, 0).bool()),
     ):
         assert padded_positions(seen) is None
+
+
+def test_a_mask_that_hides_real_positions_from_themselves_says_nothing_about_padding():
+    """Nobody sees key 3, which alone would be padding; but position 1 does not see itself, though others see it."""
+    seen = torch.ones(1, 1, 4, 4, dtype=torch.bool)
+    seen[..., 3] = False
+    padding = padded_positions(Visibility(torch.arange(4), 4, mask=seen))
+    assert padding is not None
+    assert padding.tolist() == [[False, False, False, True]]
+    seen[0, 0, 1, 1] = False
+    assert padded_positions(Visibility(torch.arange(4), 4, mask=seen)) is None

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from isotherm.ops import Problem, Visibility
 from isotherm.probe import is_finite, probe, replay
-from isotherm.probe.heads import HeadFold
+from isotherm.probe.heads import HeadFold, reshape_lead
 from isotherm.probe.session import Session
 
 
@@ -127,3 +127,11 @@ def test_compiled_code_runs_compiled_only_for_a_while():
             if error:
                 raise error
         assert not session.may_compile
+
+
+@pytest.mark.parametrize("own", [(1, 1, 3), (2, 1, 1), (1, 1, 1), (2, 2, 3), (1, 3), (3,), ()], ids=str)
+def test_a_term_follows_when_leading_axes_are_put_together(own: tuple[int, ...]):
+    """[2, 2, 3, T, S] becomes [4, 3, T, S]; a term that is constant along some of the axes becomes what it was there."""
+    term = torch.randn(*own, 5, 7, generator=torch.Generator().manual_seed(0))
+    whole = term.broadcast_to(2, 2, 3, 5, 7).reshape(4, 3, 5, 7)
+    assert torch.equal(reshape_lead(term, (2, 2, 3), (4, 3)).broadcast_to(4, 3, 5, 7), whole)

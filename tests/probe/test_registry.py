@@ -118,6 +118,39 @@ def test_without_a_scale_the_default_is_assumed_and_the_function_runs_once(monke
     assert calls == ["run"]
 
 
+RUNS: list[str] = []
+
+
+def eager_attention(module: nn.Module, query: Tensor, key: Tensor, value: Tensor, attention_mask: Any, **_: Any) -> Any:
+    """Attention in which nothing but the mask hides a key."""
+    RUNS.append("run")
+    k, v = (x.repeat_interleave(2, 1) for x in (key, value))
+    s = query @ k.mT * 0.3
+    s = s if attention_mask is None else s.masked_fill(~attention_mask, -torch.inf)
+    return (s.softmax(-1) @ v).transpose(1, 2), None
+
+
+class Eager(Caller):
+    def forward(self, k: Tensor) -> Tensor:
+        return eager_attention(self, k.repeat_interleave(2, 1), k, k.cos(), None, scaling=0.3)[0]
+
+
+@pytest.mark.parametrize("kind", [Caller, Eager], ids=["sdpa with a mask", "eager without one"])
+def test_is_causal_counts_for_kernels_without_a_mask_only(kind: type[Caller], monkeypatch: pytest.MonkeyPatch):
+    """`is_causal` of the module is True here, and nothing is causal. The function runs once: its arguments were understood."""
+    from transformers.modeling_utils import AttentionInterface
+
+    monkeypatch.setitem(AttentionInterface._global_mapping, "sdpa", eager_attention)
+    RUNS.clear()
+    model = kind(7, attention_mask=torch.ones(BATCH, 1, 7, 7, dtype=torch.bool))
+    model.name = "sdpa"
+    with probe(model) as seen:
+        model(torch.randn(BATCH, KEY_HEADS, 7, DIM))
+    (capture,) = seen.captures
+    assert blockwise.statistics(capture.problem).n.unique().tolist() == [7]
+    assert len(RUNS) == 1
+
+
 def biased(module: nn.Module, query: Tensor, key: Tensor, value: Tensor, attention_mask: Any, **options: Any) -> Any:
     """Attention with a bias that was made for a longer cache."""
     k, v = (x.repeat_interleave(2, 1) for x in (key, value))

@@ -88,7 +88,34 @@ def copies(q, k, v):
     return attend(q, k, v), attend(q.clone(), k.clone(), v)
 
 
-@pytest.mark.parametrize("loop", [twice, copies, overlapping], ids=["the same", "copies", "overlapping"])
+def one_copy(q, k, v):
+    return attend(q[:, :2], k[:, :2], v[:, :2]), attend(q[:, 2:] * 1.0, k[:, 2:], v[:, 2:])
+
+
+def causal(q, k, v):
+    fused = torch.nn.functional.scaled_dot_product_attention
+    return [fused(q[:, h : h + 2], k[:, h : h + 2], v[:, h : h + 2], is_causal=h == 2) for h in (0, 2)]
+
+
+def narrower(q, k, v):
+    return attend(q[:, :2], k[:, :2], v[:, :2]), attend(q[:, 2:, :, :4], k[:, 2:, :, :4], v[:, 2:])
+
+
+def fewer_keys(q, k, v):
+    return attend(q[:, :2], k[:, :2], v[:, :2]), attend(q[:, 2:], k[:, 2:, :7], v[:, 2:, :7])
+
+
+def backwards(q, k, v):
+    return [attend(q[:, h : h + 2], k[:, h : h + 2], v[:, h : h + 2]) for h in (2, 0)]
+
+
+APART = {
+    "the same": twice, "copies": copies, "overlapping": overlapping, "one copy": one_copy, "one causal": causal,
+    "shorter vectors": narrower, "fewer keys": fewer_keys, "backwards": backwards,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("loop", APART.values(), ids=APART)
 def test_other_calls_stay_apart(loop):
     captures = seen_of(loop)
     assert merge_slices(captures, {"": HEADS}) == (captures, [0, 1])

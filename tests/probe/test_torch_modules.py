@@ -128,12 +128,21 @@ def test_the_function_behind_multihead_attention():
                 self.out.weight, self.out.bias, need_weights=False,
             )[0]  # fmt: skip
 
-    model, x = widen(Pool()), states(TOKENS, 2, WIDTH)
-    plain = model(x)
-    with probe(model) as seen:
-        assert torch.equal(plain, model(x))
-    (capture,) = seen.captures
-    assert tuple(capture.problem.q.shape) == (2, HEADS, 1, WIDTH // HEADS)
+    class Whole(Pool):
+        def forward(self, x: Tensor) -> Tensor:
+            return F.multi_head_attention_forward(
+                x, x, x, WIDTH, HEADS, self.qkv.weight, self.qkv.bias, None, None, False, 0.0,
+                self.out.weight, self.out.bias, need_weights=False,
+            )[0]  # fmt: skip
+
+    for kind, what, rows in ((Pool, "cross", 1), (Whole, "self", TOKENS)):
+        model, x = widen(kind()), states(TOKENS, 2, WIDTH)
+        plain = model(x)
+        with probe(model) as seen:
+            assert torch.equal(plain, model(x))
+        (capture,) = seen.captures
+        assert tuple(capture.problem.q.shape) == (2, HEADS, rows, WIDTH // HEADS)
+        assert capture.kind == what
 
 
 def encoder(**options: object) -> nn.TransformerEncoder:
@@ -321,3 +330,71 @@ def test_isotherms_own_rules_are_seen_through():
     (capture,) = seen.captures
     assert capture.q_factor.kind == "per-query"
     torch.testing.assert_close(capture.sink, torch.tensor([0.1, 0.2, 0.3, 0.4]))
+
+
+LENGTHS = (5, 3)
+PROTOTYPE = pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors:UserWarning")
+
+
+def nested(seed: int, *, heads: int | None = None, lengths: tuple[int, ...] = LENGTHS) -> Tensor:
+    g = torch.Generator().manual_seed(seed)
+    shapes = [(n, WIDTH) if heads is None else (heads, n, WIDTH // heads) for n in lengths]
+    return torch.nested.nested_tensor([torch.randn(shape, generator=g) for shape in shapes])
+
+
+@PROTOTYPE
+@pytest.mark.parametrize("scale", [None, 0.7])
+@pytest.mark.parametrize("keys", [LENGTHS, (2, 6)], ids=["same", "other"])
+def test_sdpa_on_sequences_of_different_lengths(scale: float | None, keys: tuple[int, ...]):
+    class Nested(nn.Module):
+        def forward(self, q: Tensor, k: Tensor) -> Tensor:
+            return F.scaled_dot_product_attention(q, k, k, scale=scale)
+
+    q, k = nested(0, heads=HEADS), nested(1, heads=HEADS, lengths=keys)
+    with torch.no_grad(), probe(model := Nested()) as seen:
+        model(q, k)
+    assert seen.unseen == []
+    (capture,) = seen.captures
+    assert capture.passed == scale
+    stats = blockwise.statistics(capture.problem)
+    for at, (rows, count) in enumerate(zip(LENGTHS, keys, strict=True)):
+        logits = q[at] @ k[at].mT * (scale or (WIDTH // HEADS) ** -0.5)
+        truth = entropy(logits.softmax(-1))
+        torch.testing.assert_close(stats.entropy[at, :, :rows], truth, rtol=0, atol=1e-5)
+        assert stats.n[at, :, :rows].unique().tolist() == [count]
+        assert capture.padded[at].tolist() == [False] * rows + [True] * (max(LENGTHS) - rows)
+
+
+@PROTOTYPE
+def test_multihead_attention_on_sequences_of_different_lengths():
+    torch.manual_seed(0)
+    model, x = nn.MultiheadAttention(WIDTH, HEADS, batch_first=True).eval(), nested(0)
+    with torch.inference_mode(), probe(model) as seen:
+        model(x, x, x, need_weights=False)
+    (capture,) = seen.captures
+    stats = blockwise.statistics(capture.problem)
+    for at, rows in enumerate(LENGTHS):
+        _, weights = model(*[x[at].unsqueeze(0)] * 3, average_attn_weights=False)
+        torch.testing.assert_close(stats.entropy[at, :, :rows], entropy(weights.detach())[0], rtol=0, atol=1e-5)
+    assert (~capture.padded).sum(1).tolist() == [*LENGTHS]
+
+
+@pytest.mark.parametrize("hidden", [None, torch.tensor([False, True, False, False, False, True, True])])
+def test_the_function_behind_multihead_attention_without_a_batch(hidden: Tensor | None):
+    class Alone(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.qkv, self.out = nn.Linear(WIDTH, 3 * WIDTH), nn.Linear(WIDTH, WIDTH)
+
+        def forward(self, x: Tensor) -> Tensor:
+            _, self.kept = F.multi_head_attention_forward(
+                x, x, x, WIDTH, HEADS, self.qkv.weight, self.qkv.bias, None, None, False, 0.0,
+                self.out.weight, self.out.bias, key_padding_mask=hidden, average_attn_weights=False,
+            )  # fmt: skip
+            return self.kept
+
+    with probe(model := widen(Alone())) as seen:
+        model(states(7, WIDTH))
+    (capture,) = seen.captures
+    stats = blockwise.statistics(capture.problem)
+    torch.testing.assert_close(stats.entropy[0], entropy(model.kept.detach()), rtol=0, atol=1e-5)

@@ -136,6 +136,11 @@ OPERATIONS: dict[str, Callable[[Tensor], tuple[Callable[..., Tensor], tuple[Any,
     "less the largest": lambda a: (torch.sub, (a, a.amax(-1, keepdim=True)), {}),
     "itself": lambda a: (torch.add, (a, a), {}),
     "number": lambda a: (torch.add, (a, 0.0), {}),
+    "from a bias": lambda a: (torch.rsub, (a, BIAS), {"alpha": 2}),
+    "from a bias by name": lambda a: (torch.Tensor.__rsub__, (a, BIAS), {}),
+    "rounded": lambda a: (torch.div, (a, 0.1), {"rounding_mode": "floor"}),
+    "divided by rows of a mask": lambda a: (torch.div, (a, noise(T, 1, seed=7)), {}),
+    "part of itself": lambda a: (torch.sub, (a, a * 0.25), {}),
     "hidden": lambda a: (torch.masked_fill, (a, MASK, -1e30), {}),
     "hidden by keyword": lambda a: (torch.masked_fill, (a, MASK), {"value": -torch.inf}),
     "where": lambda a: (torch.where, (MASK, a, torch.tensor(-torch.inf, dtype=a.dtype)), {}),
@@ -143,6 +148,7 @@ OPERATIONS: dict[str, Callable[[Tensor], tuple[Callable[..., Tensor], tuple[Any,
     "zeros and ones": lambda a: (torch.mul, (a, MASK.double()), {}),
     "lower triangle": lambda a: (torch.tril, (a,), {}),
     "upper triangle": lambda a: (torch.triu, (a, 1), {}),
+    "more of the lower triangle": lambda a: (torch.tril, (a,), {"diagonal": 2}),
     "clone": lambda a: (torch.clone, (a,), {}),
     "flat": lambda a: (torch.Tensor.reshape, (a, B * H, T, S), {}),
     "deep": lambda a: (torch.Tensor.reshape, (a, B, H, T, S), {}),
@@ -180,9 +186,23 @@ def test_any_sequence_of_operations_is_described_truly(names: list[str], capped:
             agrees(trail.scores, scores)
     trail = seen._find(scores)
     assert trail is not None
-    fragile = {"itself", "less the largest", "per head", "per query", "zeros and ones", "one more axis", "cut"}
+    fragile = {"itself", "less the largest", "per head", "per query", "zeros and ones", "one more axis", "cut", "rounded",
+               "divided by rows of a mask", "part of itself"}  # fmt: skip
     if not capped and not fragile & {*names}:
         assert trail.scores is not None
+
+
+@pytest.mark.parametrize("capped", [False, True])
+@pytest.mark.parametrize("name", sorted(OPERATIONS))
+def test_one_operation_is_described_wherever_that_is_possible(name: str, capped: bool):
+    """Numbers of heads or rows cannot be told from a cap's slope, and after rounding there is nothing to tell."""
+    lost = {"rounded"} | ({"per head", "per query", "divided by rows of a mask"} if capped else set())
+    seen = watch()
+    scores = step(seen, torch.matmul, (noise(B, H, T, D), noise(B, H, D, S, seed=1)), {})
+    scores = step(seen, torch.tanh, (scores,), {}) if capped else scores
+    trail = seen._find(step(seen, *OPERATIONS[name](scores)))
+    assert trail is not None
+    assert (trail.scores is None) is (name in lost)
 
 
 @pytest.mark.parametrize(
@@ -233,3 +253,146 @@ def test_pieces_of_rows_and_columns_may_get_terms_of_their_own():
     assert trail.scores is not None
     assert trail.scores.view is None
     agrees(trail.scores, whole)
+
+
+POSITIVE = noise(T, S, seed=8).exp()
+OF_WEIGHTS: dict[str, Callable[[Tensor], tuple[Callable[..., Tensor], tuple[Any, ...], dict[str, Any]]]] = {
+    "times rows": lambda w: (torch.mul, (w, noise(T, 1, seed=6).exp()), {}),
+    "zeros and ones": lambda w: (torch.mul, (w, MASK.double()), {}),
+    "zeros and ones first": lambda w: (torch.mul, (MASK.double(), w), {}),
+    "filled with 0": lambda w: (torch.masked_fill, (w, MASK, 0.0), {}),
+    "where": lambda w: (torch.where, (MASK, w, torch.tensor(0.0, dtype=w.dtype)), {}),
+    "elsewhere": lambda w: (torch.where, (MASK, torch.tensor(0.0, dtype=w.dtype), w), {}),
+    "halved": lambda w: (torch.mul, (w, 0.5), {}),
+    "divided": lambda w: (torch.div, (w, 3.0), {}),
+    "clone": lambda w: (torch.clone, (w,), {}),
+}
+LOSING: dict[str, Callable[[Tensor], tuple[Callable[..., Tensor], tuple[Any, ...], dict[str, Any]]]] = {
+    "filled with 1": lambda w: (torch.masked_fill, (w, MASK, 1.0), {}),
+    "times anything": lambda w: (torch.mul, (w, POSITIVE), {}),
+    "divided by anything": lambda w: (torch.div, (w, POSITIVE), {}),
+    "one more": lambda w: (torch.add, (w, 1.0), {}),
+    "exponentiated again": lambda w: (torch.exp, (w,), {}),
+}
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.sampled_from(sorted({**OF_WEIGHTS, **LOSING})), max_size=4))
+def test_what_is_done_to_exponentials_is_described_up_to_a_factor_for_each_row(names: list[str]):
+    seen = watch()
+    scores = step(seen, torch.matmul, (noise(B, H, T, D), noise(B, H, D, S, seed=1)), {})
+    weights = step(seen, torch.exp, (step(seen, torch.add, (scores, BIAS), {}),), {})
+    for name in names:
+        weights = step(seen, *{**OF_WEIGHTS, **LOSING}[name](weights))
+    trail = seen._find(weights)
+    assert trail is not None
+    assert trail.exponential
+    assert (trail.scores is None) is bool(LOSING.keys() & {*names})
+    if trail.scores is not None:
+        expected, told = rebuilt(trail.scores)
+        assert torch.equal(weights > 0, told)
+        shift, rows = weights.log() - expected, told.any(-1)
+        high, low = torch.where(told, shift, -torch.inf).amax(-1), torch.where(told, shift, torch.inf).amin(-1)
+        torch.testing.assert_close(high[rows], low[rows])
+
+
+def test_a_captured_softmax_stays_captured_whatever_is_done_to_it():
+    seen = watch()
+    scores = step(seen, torch.matmul, (noise(B, H, T, D), noise(B, H, D, S, seed=1)), {})
+    weights = step(seen, torch.softmax, (scores, -1), {})
+    for name in ("zeros and ones", "divided", "clone", "one more", "exponentiated again"):
+        weights = step(seen, *{**OF_WEIGHTS, **LOSING}[name](weights))
+        trail = seen._find(weights)
+        assert trail is not None
+        assert trail.captured
+        assert trail.scores is None
+
+
+@pytest.mark.parametrize("training", [None, True, False])
+def test_dropout_is_noise_only_while_training(training: bool | None):
+    seen = watch()
+    scores = step(seen, torch.matmul, (noise(B, H, T, D), noise(B, H, D, S, seed=1)), {})
+    given = {} if training is None else {"training": training}
+    for dropped in (
+        step(seen, torch.nn.functional.dropout, (scores, 0.5), given),
+        step(seen, torch.nn.functional.dropout, (scores,), {"p": 0.5, **given}),
+        step(seen, torch.nn.functional.dropout, (scores, 0.5, True if training is None else training), {}),
+    ):
+        trail = seen._find(dropped)
+        assert trail is not None
+        assert trail.noisy is (training is not False)
+
+
+@pytest.mark.parametrize("grown", [(B, 1, T, S), (B, H, T, S), (1, H, T, S), (1, 1, T, S)], ids=str)
+def test_a_term_may_make_leading_axes_longer(grown: tuple[int, ...]):
+    seen = watch()
+    scores = step(seen, torch.matmul, (noise(1, 1, T, D), noise(1, 1, D, S, seed=1)), {})
+    longer = step(seen, torch.add, (scores, noise(*grown, seed=2)), {})
+    trail = seen._find(longer)
+    assert trail is not None
+    assert trail.scores is not None
+    assert trail.scores.lead == grown[:2]
+    agrees(trail.scores, longer)
+
+
+def test_a_term_that_makes_rows_or_columns_longer_is_not_described():
+    for shape in ((B, H, 3, S), (B, H, 1, 3), (2, B, H, 1, S)):
+        seen = watch()
+        scores = step(seen, torch.matmul, (noise(B, H, 1, D), noise(B, H, D, 1, seed=1)), {})
+        trail = seen._find(step(seen, torch.add, (scores, noise(*shape, seed=2)), {}))
+        assert trail is not None
+        assert trail.scores is None
+
+
+def test_writing_low_numbers_at_a_mask_hides_entries_and_other_writes_lose_the_description():
+    for index, value, described in (
+        (MASK.expand(B, H, T, S), -torch.inf, True),
+        (MASK.expand(B, H, T, S), 1.0, False),
+        ((slice(None), 0), -torch.inf, False),
+        (MASK.expand(B, H, T, S).long(), -torch.inf, False),
+    ):
+        seen = watch()
+        scores = step(seen, torch.matmul, (noise(B, H, T, D), noise(B, H, D, S, seed=1)), {})
+        if described:
+            scores[index] = value
+        seen.after("__setitem__", (scores, index, value), {}, None)
+        trail = seen._find(scores)
+        assert trail is not None
+        assert (trail.scores is not None) is described
+        if trail.scores is not None:
+            agrees(trail.scores, scores)
+
+
+def test_scores_written_into_a_larger_tensor_are_followed_there():
+    seen = watch()
+    scores = step(seen, torch.matmul, (noise(B, H, T, D), noise(B, H, D, S, seed=1)), {})
+    room = torch.zeros(2 * B, H, T, S)
+    room[:B] = scores
+    seen.after("__setitem__", (room, slice(0, B), scores), {}, None)
+    trail, own = seen._find(room), seen._find(scores)
+    assert trail is not None
+    assert own is not None
+    assert (trail.origins, trail.scores) == (own.origins, None)
+    assert seen._find(torch.zeros(3)) is None
+
+
+IN_PLACE: dict[str, Callable[[Tensor], tuple[Callable[..., Tensor], tuple[Any, ...], dict[str, Any]]]] = {
+    "times": lambda a: (torch.Tensor.mul_, (a, 0.5), {}),
+    "divided": lambda a: (torch.Tensor.div_, (a, 1.5), {}),
+    "plus": lambda a: (torch.Tensor.add_, (a, BIAS), {"alpha": 0.3}),
+    "minus": lambda a: (torch.Tensor.sub_, (a, BIAS), {}),
+    "negative": lambda a: (torch.Tensor.neg_, (a,), {}),
+    "hidden": lambda a: (torch.Tensor.masked_fill_, (a, MASK, -1e30), {}),
+    "lower triangle": lambda a: (torch.Tensor.tril_, (a,), {}),
+}
+
+
+@pytest.mark.parametrize("name", IN_PLACE)
+def test_an_operation_in_place_is_described_too(name: str):
+    seen = watch()
+    scores = step(seen, torch.matmul, (noise(B, H, T, D), noise(B, H, D, S, seed=1)), {})
+    step(seen, *IN_PLACE[name](scores))
+    trail = seen._find(scores)
+    assert trail is not None
+    assert trail.scores is not None
+    agrees(trail.scores, scores)

@@ -15,13 +15,15 @@ from isotherm.checkup.examine import examine
 from isotherm.checkup.given import prepare
 from isotherm.checkup.implementations import taking_turns
 from isotherm.checkup.loading.hub import folder_of
-from isotherm.checkup.loading.loaded import Loaded, Loading, Progress, nobody
+from isotherm.checkup.loading.loaded import Loaded, Progress, nobody
+from isotherm.checkup.placement import Device, Dtype, check_placement, loading_of
 from isotherm.checkup.subject import ModelSource
 from isotherm.checkup.what_if import check_rules
 from isotherm.checkup.wrappers import called
 from isotherm.errors import ArgumentError
 from isotherm.language import Language, Text, current
 from isotherm.printable import printable
+from isotherm.probe.members import parameters_of
 from isotherm.record import CheckRecord, Finding, Layer, WhatIf, to_plain
 from isotherm.scale import Rule
 from isotherm.stats import RowStats
@@ -124,6 +126,8 @@ def check(
     batch: Any = None,
     *,
     tokenizer: Any = None,
+    device: Device = None,
+    dtype: Dtype = None,
     declared: Given = None,
     what_if: Sequence[str | Rule] = WHAT_IF,
     compare: bool = True,
@@ -144,6 +148,8 @@ def check(
 
     - `tokenizer`: reads the text: a tokenizer of transformers or tokenizers, or a function that returns ids. The default is
       the model's own, from its folder or the local cache.
+    - `device`, `dtype`: where to load a model of that name, and in what precision, as `isotherm check` takes them. A module is
+      never moved: they are refused if it is elsewhere.
     - `declared`: what the scale is meant to be: a rule, or a mapping from layer patterns (of names, or an index as text) to
       rules, of which the last match decides. It overrides what the model declares; a departure from it is an error.
     - `what_if`: rules to replay the layers under, as objects or as `isotherm rules` writes them. `()` replays none.
@@ -159,7 +165,7 @@ def check(
     """
     check_rules(what_if), read_declared(declared)  # before a model is fetched
     _check_counts(rows=(rows, 1), context=(context, 2))
-    loaded = _loaded(model, name, origin, progress)
+    loaded = _loaded(model, name, origin, progress, (device, dtype))
     prepared = prepare(loaded, loaded.batch if batch is None else batch, tokenizer)
     with taking_turns(loaded.model):
         record, measured = examine(
@@ -177,18 +183,25 @@ def check(
     return Report(record, measured)
 
 
-def _loaded(model: nn.Module | str | os.PathLike[str], name: str | None, origin: str, progress: Progress) -> Loaded:
+def _loaded(
+    model: nn.Module | str | os.PathLike[str],
+    name: str | None,
+    origin: str,
+    progress: Progress,
+    placement: tuple[Device, Dtype],
+) -> Loaded:
     """The model as it is, or the one of this name."""
     from isotherm.checkup.load import load  # here, because as a name of this package it would hide the module
 
     if isinstance(model, str | os.PathLike):
-        return load(str(os.fspath(model)), Loading(device="auto"), progress)
+        return load(str(os.fspath(model)), loading_of(*placement), progress)
     if not isinstance(model, nn.Module):
         expected = Text("a torch.nn.Module, a folder or a name on the hub", "torch.nn.Module、文件夹或模型库名称")
         raise ArgumentError("model", expected, got=type(model).__name__)
-    if any(parameter.is_meta for parameter in model.parameters()):
+    if any(parameter.is_meta for parameter in parameters_of(model)):
         expected = Text("a model with weights", "带有权重的模型")
         raise ArgumentError("model", expected, got=Text("one on the meta device", "meta 设备上的模型"))
+    check_placement(model, *placement)
     return Loaded(model, name or called(model), origin, folder_of(model))
 
 

@@ -19,7 +19,7 @@ from isotherm.checkup.changes import Members, said
 from isotherm.checkup.heads import heads_of_layers
 from isotherm.checkup.measure import Batch, measure
 from isotherm.checkup.trial import Bench
-from isotherm.checkup.ways import CallSite, Way, rounded, ways
+from isotherm.checkup.ways import CallSite, Side, Way, rounded, ways
 from isotherm.language import Text
 from isotherm.probe import Capture
 from isotherm.record import HeadStats, Layer, ModelChange
@@ -61,14 +61,15 @@ WHAT = {
 
 @dataclass(frozen=True)
 class Want:
-    """`statistic` of these heads of a layer (None: of all) should go from `before` to `target`. "size" is that of q beside its
-    siblings' median, and asks for a change of q alone."""
+    """`statistic` of these heads of a layer (None: of all) should go from `before` to `target`. "size" is that of q or k (its
+    `side`) beside its siblings' median, and asks for a change of that one alone."""
 
     layer: int
     heads: tuple[int, ...] | None
     statistic: Literal["logit_std", "max_logit", "scale", "size"]
     before: float
     target: float
+    side: Side = "q"
 
     def value(self, heads: Sequence[HeadStats]) -> float | None:
         """The statistic of these heads: a layer's median spread; of chosen heads, and of logits, the largest."""
@@ -160,7 +161,8 @@ class Advisor:
     def _attempt(self, want: Want) -> _Attempt:
         capture = self._captures[want.layer]
         site = CallSite(self._members, capture, self._layers[want.layer].scale.source.split(" ")[0])
-        found = list(ways(site, want.heads, scale_only=want.statistic == "scale", q_only=want.statistic == "size"))
+        only = want.side if want.statistic == "size" else None
+        found = list(ways(site, want.heads, scale_only=want.statistic == "scale", only=only))
         if want.statistic == "size":
             found = [way for way in found if want.heads is None or way.own]
         elif want.heads is not None:  # ways that change every head are better than none

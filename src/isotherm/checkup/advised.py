@@ -9,6 +9,8 @@ from typing import Literal
 from isotherm.checkup import thresholds as limits
 from isotherm.checkup.advice import BELOW_LIMIT, Advisor, Found, Want
 from isotherm.checkup.findings import HEADS_NAMED
+from isotherm.checkup.products import Products
+from isotherm.checkup.ways import Side
 from isotherm.language import Text
 from isotherm.probe import Capture
 from isotherm.record import Advice, Finding, Layer
@@ -30,7 +32,8 @@ NORMALISED = Text(
     "q and k are normalised, so rescaling the query weights does nothing: {how}.",
     "q 与 k 经过归一化，改查询权重无效：{how}。",
 )
-APART = Text("{advice} To do that: {how}.", "{advice}做法：{how}。")
+APART = Text("{advice} To bring it to the median of its siblings: {how}.", "{advice}若要使其回到同类的中位数：{how}。")
+SIDES: dict[object, Side] = {"q": "q", "k": "k"}
 SENTENCES = {"logits-large": LARGE, "logits-diverging": LARGE, "frozen-at-init": FROZEN, "scale-mismatch": MISMATCH}
 
 
@@ -39,11 +42,13 @@ def advised(
     captures: Sequence[Capture],
     layers: tuple[Layer, ...],
     found: Sequence[Finding],
+    products: Products,
     *,
     untrained: bool,
 ) -> tuple[tuple[Layer, ...], list[Finding]]:
     """Layers and findings with advice. `untrained` decides which logit spread a layer should have."""
-    of_layers = {layer.index: want for layer in layers if (want := _spread(layer, untrained=untrained)) is not None}
+    wanted = (_spread(layer, products, untrained=untrained) for layer in layers)
+    of_layers = {want.layer: want for want in wanted if want is not None}
     apart = {want.layer: want for want in map(_alone, found) if want is not None and want.heads is None}
     of_findings = [_alone(finding) or _wanted(finding, layers, of_layers | apart, captures) for finding in found]
     tried = advisor.find([*of_layers.values(), *(want for want in of_findings if want is not None)])
@@ -76,8 +81,8 @@ def _told(finding: Finding, want: Want, found: Found, capture: Capture) -> Findi
     return replace(finding, advice=sentence.format(how=found.how), changes=found.changes)
 
 
-def _spread(layer: Layer, *, untrained: bool) -> Want | None:
-    """The logit spread that a layer should have, or None if it is fine.
+def _spread(layer: Layer, products: Products, *, untrained: bool) -> Want | None:
+    """The logit spread that a layer should have, or None if it is fine, or if q·k makes less of it than that.
 
     At initialisation the target is 1, which is what 1/√d is for, and more than 2 is wrong. A trained model may have learnt
     a wide spread: more than the freezing point σ_c is wrong, and the target is σ_c/2, where rows still share their weight.
@@ -87,7 +92,10 @@ def _spread(layer: Layer, *, untrained: bool) -> Want | None:
         return None
     spread, edge = median(spreads), freezing_threshold(layer.keys)
     target, limit = (1.0, 2.0) if untrained else (edge / 2, edge)
-    return Want(layer.index, None, "logit_std", spread, target) if spread > limit else None
+    if spread <= limit:
+        return None
+    alone = products.spreads(layer.index)
+    return Want(layer.index, None, "logit_std", spread, target) if alone is None or median(alone) > limit else None
 
 
 def _worst(
@@ -110,12 +118,13 @@ def _worst(
 
 
 def _alone(finding: Finding) -> Want | None:
-    """What a layer or head whose q stands apart asks for: the size that its siblings have."""
-    ratio = finding.evidence.get("ratio")
-    if finding.code != "stands-apart" or finding.evidence.get("of") != "q" or finding.layer is None:
+    """What a layer or head whose q or k stands apart asks for: the size that its siblings have. If both do, their sizes are
+    those of one weight, and nothing is asked for."""
+    ratio, side = finding.evidence.get("ratio"), finding.evidence.get("of")
+    if finding.code != "stands-apart" or side not in SIDES or finding.layer is None or not isinstance(ratio, float):
         return None
     heads = None if finding.head is None else (finding.head,)
-    return Want(finding.layer, heads, "size", float(ratio), 1.0) if isinstance(ratio, float) else None
+    return Want(finding.layer, heads, "size", ratio, 1.0, SIDES[side])
 
 
 def _wanted(

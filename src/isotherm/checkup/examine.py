@@ -23,6 +23,7 @@ from isotherm.checkup.layers import layers_of
 from isotherm.checkup.loading.loaded import Progress
 from isotherm.checkup.measure import Batch, look, measure
 from isotherm.checkup.outliers import with_outliers
+from isotherm.checkup.products import Products
 from isotherm.checkup.subject import ModelSource, subject_of
 from isotherm.checkup.weights import about_weights, not_finite_weights
 from isotherm.checkup.what_if import check_rules, replay, summarise
@@ -63,10 +64,11 @@ def examine(
     progress(Text("comparing implementations", "比较不同实现"), 0.5)
     comparisons, skipped = compare_implementations(model, batch, rows, layers, captures) if compare else ((), ())
     found = [*about_weights(model, layers, source.weights), *about_output(layers, looked.not_finite), *about_scales]
-    found += findings(subject, layers, comparisons, looked.unseen)
+    products = Products(captures, rows)
+    found += map(products.judged, findings(subject, layers, comparisons, looked.unseen))
     found = with_outliers(model, captures, layers, found)
     advisor = Advisor(model, batch, rows, captures, layers)
-    layers, found = advised(advisor, captures, layers, found, untrained=subject.at_initialisation)
+    layers, found = advised(advisor, captures, layers, found, products, untrained=subject.at_initialisation)
     replayed = _what_if(captures, measured, rules, rows, progress)
     if detail:
         layers = with_detail(_with_curves(layers, captures, measured, progress), measured)

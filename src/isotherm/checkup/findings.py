@@ -102,9 +102,8 @@ KINDS = {
         ),
         Text(
             "Compare {source} with the checkpoint it was made from: a merge applied twice, a wrong factor or a half-loaded file"
-            " does this. A factor of {fix:.3g} on {side} there would bring it to the median of its siblings.",
-            "请将 {source} 与其来源的检查点对照：合并了两次、系数有误或文件只加载了一半，都会如此。"
-            "将其中的 {side} 乘以 {fix:.3g} 即回到同类的中位数。",
+            " does this.",
+            "请将 {source} 与其来源的检查点对照：合并了两次、系数有误或文件只加载了一半，都会如此。",
         ),
         limits.APART.reason,
     ),

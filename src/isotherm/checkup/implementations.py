@@ -14,6 +14,7 @@ from isotherm.checkup.thresholds import SAME_STATISTICS
 from isotherm.checkup.wrappers import with_implementations
 from isotherm.language import Text
 from isotherm.probe import Capture
+from isotherm.probe.members import modules_of
 from isotherm.record import Comparison, HeadStats, Layer, NotCompared
 from isotherm.record.plain import finite
 
@@ -109,7 +110,7 @@ def taking_turns(model: nn.Module) -> Iterator[None]:
 
 def _configurations(model: nn.Module) -> dict[int, Any]:
     """Every configuration of the model's modules, by id."""
-    found = (getattr(module, "config", None) for module in model.modules())
+    found = (getattr(module, "config", None) for _, module in modules_of(model))
     return {id(config): config for config in found if config is not None}
 
 

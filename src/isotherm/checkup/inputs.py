@@ -69,7 +69,7 @@ def tensors(batch: Any) -> Iterator[Tensor]:
 
 
 def _lengths(captures: Sequence[Capture]) -> set[int]:
-    return {capture.problem.q.shape[2] for capture in captures if capture.kind == "self"}
+    return {capture.total or capture.problem.q.shape[2] for capture in captures if capture.kind == "self"}
 
 
 def _seen(captures: Sequence[Capture], batch: int) -> int:

@@ -10,6 +10,7 @@ from isotherm.checkup.declare import CONVENTION, Declared, LayerPlace, declared
 from isotherm.checkup.heads import heads_of_layers
 from isotherm.language import Text
 from isotherm.probe import Capture
+from isotherm.probe.members import modules_of
 from isotherm.record import Layer, ScaleAudit
 from isotherm.scale import Rule
 from isotherm.stats import RowStats
@@ -28,7 +29,7 @@ def layers_of(
     yours: Declarations = Declarations(),  # noqa: B008, it is frozen
 ) -> tuple[Layer, ...]:
     """The layers of captured and measured calls. `yours` are the rules that you declared."""
-    layers, modules = [], {name.replace("_orig_mod.", ""): module for name, module in model.named_modules()}
+    layers, modules = [], {name.replace("_orig_mod.", ""): module for name, module in modules_of(model)}
     for index, (capture, stats, heads) in enumerate(zip(captures, measured, heads_of_layers(measured), strict=True)):
         place = _place(modules, index, capture)
         expected = _expected(capture, place, yours.at(index, capture.name))

@@ -209,4 +209,4 @@ def _finding(one: Sized, distance: float, score: float, siblings: int) -> Findin
     who = (A_LAYER if one.head is None else A_HEAD).format(name=one.layer.name, head=one.head)
     words = {"who": who, "what": one.measure, "side": one.which, "ratio": ratio, "count": siblings, "score": score}
     at = one.layer.index, one.head
-    return finding("stands-apart", "warning", at, evidence, **words, source=one.source or THIS_LAYER, fix=1 / ratio)
+    return finding("stands-apart", "warning", at, evidence, **words, source=one.source or THIS_LAYER)

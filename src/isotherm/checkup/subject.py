@@ -11,6 +11,7 @@ from isotherm.checkup.measure import Batch
 from isotherm.checkup.weights import Weights
 from isotherm.checkup.wrappers import called, is_compiled
 from isotherm.probe import Capture
+from isotherm.probe.members import modules_of, parameters_of
 from isotherm.record import Subject
 
 BIASES = ("bias", "beta", "b", "shift", "offset")
@@ -30,14 +31,15 @@ class ModelSource:
 
 def subject_of(model: nn.Module, batch: Batch, source: ModelSource, captures: Sequence[Capture] = ()) -> Subject:
     """Describe a model and its batch. The first tensor of the batch, and what attention saw of it, say what the batch holds."""
-    first = next(model.parameters(), torch.zeros(0))
-    real = next((parameter for parameter in model.parameters() if not parameter.is_meta), first)
+    parameters = parameters_of(model)
+    first = parameters[0] if parameters else torch.zeros(0)
+    real = next((parameter for parameter in parameters if not parameter.is_meta), first)
     held = contents(batch, captures)
     return Subject(
         name=source.name,
         architecture=called(model),
         origin=source.origin,
-        parameters=sum(parameter.numel() for parameter in model.parameters()),
+        parameters=sum(parameter.numel() for parameter in parameters),
         dtype=str(first.dtype).removeprefix("torch."),
         device=str(real.device),
         tokens=held.positions,
@@ -52,7 +54,7 @@ def subject_of(model: nn.Module, batch: Batch, source: ModelSource, captures: Se
 def _looks_untrained(model: nn.Module) -> bool:
     """Whether every norm that can be read still has its initial gain, and none has counted a batch: training moves all of them.
     False if no gain can be read."""
-    norms = [module for module in model.modules() if "norm" in type(module).__name__.lower()]
+    norms = [module for _, module in modules_of(model) if "norm" in type(module).__name__.lower()]
     if any(bool(count) for norm in norms if (count := getattr(norm, "num_batches_tracked", None)) is not None):
         return False
     gains = (gain for norm in norms for gain in _gains(norm))

@@ -25,6 +25,7 @@ GUESSES = 4
 """How many learned temperatures, and how many attributes, are tried at most."""
 
 Changes = tuple[ModelChange, ...]
+Side = Literal["q", "k"]
 
 
 @dataclass(frozen=True)
@@ -72,18 +73,21 @@ class CallSite:
 
 
 def ways(
-    site: CallSite, heads: Sequence[int] | None, *, scale_only: bool = False, q_only: bool = False
+    site: CallSite, heads: Sequence[int] | None, *, scale_only: bool = False, only: Side | None = None
 ) -> Iterator[Way]:
     """The ways to multiply q·k of these heads (None: of all) by a factor, the most natural first. With `scale_only` only those
-    that change the multiplier itself, with `q_only` only those that change what q is made with."""
+    that change the multiplier itself, with `only` only those that change what q, or k, is made with."""
     q, k = site.capture.q_factor, site.capture.k_factor
+    if only == "k":
+        yield from _gains(site, k, heads) if k.kind == "normalised" else _projection(site, k, q, heads)
+        return
     if not scale_only:
         if q.kind == "normalised":
             yield from _gains(site, q, heads)
             yield from _temperatures(site, heads)
         else:
             yield from _projection(site, q, k, heads)
-        if q_only:
+        if only is not None:
             return
         if heads is None and k.kind != "normalised":
             yield from _projection(site, k, q, None)
@@ -97,12 +101,13 @@ def _projection(site: CallSite, mine: Factor, other: Factor, heads: Sequence[int
     layout = mine.layout
     if layout is None or mine.source is None:
         return
-    rows = layout.features(heads)
+    shared = site.heads // len(layout.starts) if layout.starts else 1  # query heads that share a head of k
+    rows = layout.features(heads if heads is None or shared < 2 else {head // shared for head in heads})
     if other.source == mine.source and other.layout is not None:
         theirs = set(other.layout.features())
         if theirs & set(layout.features()) and theirs != set(layout.features()):
             return
-    parts = _parts(site.model, mine)
+    parts = projection_parts(site.model, mine)
     if not parts and len(rows) == layout.width and mine.source in site.model.parameters:
         parts = [(mine.source, 0, 0, layout.width)]
     targets = [(name, *_cut(rows, axis, first, size)) for name, axis, first, size in parts]
@@ -129,7 +134,7 @@ def _lone_biases(
     ]
 
 
-def _parts(model: Members, factor: Factor) -> list[tuple[str, int, int, int]]:
+def projection_parts(model: Members, factor: Factor) -> list[tuple[str, int, int, int]]:
     """The parameters of a projection: name, dimension of the features, index of the first feature, size of the dimension."""
     if factor.parts:
         known = model.parameters

@@ -5,6 +5,8 @@ from typing import Any
 
 from torch import nn
 
+from isotherm.probe.members import modules_of
+
 WRAPPERS = {
     "OptimizedModule": "_orig_mod",
     "DataParallel": "module",
@@ -47,7 +49,7 @@ def is_compiled(model: nn.Module) -> bool:
         type(module).__name__ == "OptimizedModule"
         or module._compiled_call_impl is not None
         or hasattr(module.forward, "_torchdynamo_orig_callable")
-        for module in model.modules()
+        for _, module in modules_of(model)
     )
 
 

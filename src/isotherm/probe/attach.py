@@ -1,5 +1,6 @@
 """`probe`: look at every attention call of a model, and leave the model as it was."""
 
+import importlib
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -39,12 +40,17 @@ def probe(model: nn.Module, closely: Iterable[str] = ()) -> Iterator[Seen]:
     if not isinstance(model, nn.Module):
         raise ArgumentError("model", Text("a torch.nn.Module", "一个 torch.nn.Module"), got=type(model).__name__)
     session = Session(model, frozenset(closely))
-    opened = Opened(session, (*_places(), *registry.places(model)))
+    opened = open_session(session)
     try:
         yield session.seen
     finally:
         opened.close()
         session.finish()
+
+
+def open_session(session: Session) -> Opened:
+    """Have a session follow its model in this thread until the result is closed."""
+    return Opened(session, (*_places(), *registry.places(session.model)))
 
 
 def _places() -> Iterator[Place]:
@@ -54,6 +60,8 @@ def _places() -> Iterator[Place]:
     yield Place.function(nn.TransformerEncoder, "forward", _encoder)
     yield Place.function(nn.Module, "__call__", _module, _elsewhere)
     yield observe.Observed()
+    if "torch.nn.attention.flex_attention" in sys.modules:  # which loads dynamo in its first call, to compile itself
+        importlib.import_module("torch._dynamo.eval_frame")
     compiler = sys.modules.get("torch._dynamo.eval_frame")
     if compiler is not None:  # nothing is compiled if dynamo was never loaded
         yield Place(vars(compiler), "_stance", _Stance)

@@ -18,6 +18,11 @@ from isotherm.probe.session import Session
 from isotherm.probe.watch import Watch
 
 KERNEL = "scaled_dot_product_"
+EMPTY = frozenset(
+    {f"{what}_like" for what in ("empty", "zeros", "ones", "full", "rand", "randn")}
+    | {f"new_{what}" for what in ("empty", "zeros", "ones", "full", "empty_strided")}
+)
+"""Operators that take no more from a tensor than its shape."""
 
 
 class CloseLook(TorchDispatchMode):
@@ -52,7 +57,7 @@ class CloseLook(TorchDispatchMode):
                 self._watch.before(name, args, kwargs)
         result = func(*args, **kwargs)
         with session.own_work():
-            self._remember(args, kwargs, result)
+            self._remember(name, args, kwargs, result)
             if name == opaque.NAME:
                 opaque.look(session, func, args, kwargs, result)
             elif name.startswith(KERNEL) and "backward" not in name:
@@ -61,9 +66,9 @@ class CloseLook(TorchDispatchMode):
                 self._watch.after(name, args, kwargs, result)
         return result
 
-    def _remember(self, args: Any, kwargs: Any, result: Any) -> None:
+    def _remember(self, name: str, args: Any, kwargs: Any, result: Any) -> None:
         """Note what the results were computed from. Their memory is kept, so that no other tensor can take it."""
-        given = {storage_of(tensor) for tensor in _tensors((args, kwargs))}
+        given = {storage_of(tensor) for tensor in _tensors((args, kwargs))} if name not in EMPTY else set()
         for tensor in _tensors(result):
             own = storage_of(tensor)
             self._made_from.setdefault(own, set()).update(given - {own})

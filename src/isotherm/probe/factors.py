@@ -130,7 +130,7 @@ def _shared_tail(rest: Tensor, outputs: list[Tensor], value: float, tolerance: f
     """Whether `rest` [B, H, S, R] has the lengths of the last R dimensions of some output, times `value`."""
     width, own = rest.shape[-1], lengths(rest)
     for output in outputs:
-        if output.shape[-1] > width:
+        if output.shape[-1] >= width:
             tail = lengths(output[:, -TOKENS:, -width:]).unsqueeze(1) * value
             if bool(((own[:, :, -tail.shape[2] :] / tail - 1).abs() < tolerance).all()):
                 return True

@@ -31,7 +31,8 @@ def look(session: Session, args: Any, result: Any) -> None:
     modify = _over(score_mod, q, k, at)
     visible = _over(lambda _, *where: mask_mod(*where), q, k, at)(torch.zeros((), device=q.device))
     terms = Terms(None if bool(visible.all()) else visible)
-    call = Call("flex_attention", some, k, float(scale), float(scale), terms, rows=rows, total=q.shape[2])
+    passed, total = float(scale), q.shape[2]
+    call = Call("flex_attention", some, k, passed, passed, terms, traced_q=q, rows=rows, total=total)
     output = result[0].detach()
     output = output if rows is None else output.index_select(2, rows)
     for one in (_capped(call, modify), _affine(call, modify), _bare(call, modify)):

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from isotherm.probe.capture import Part
 from isotherm.probe.keep import Keeper, storage_of
+from isotherm.probe.members import modules_of
 
 PROJECTION = re.compile(r"Linear|Conv1D|Conv1d|Conv2d|Dense")
 NORM = re.compile(r"Norm")
@@ -55,8 +56,9 @@ class Frame:
 
     `explained` is set once an attention call inside it was captured or listed as unseen. `unnormalised` says that a product of
     two activations was multiplied with a third, without weights that sum to one; `other_softmax`, that there was a softmax over
-    something else. `met` names an operator nothing sees into. `blocks` are the indices of captures whose rows were
-    not divided by their sums yet.
+    something else. `met` names an operator nothing sees into. `blocks` are the indices of captures that are
+    blocks of longer rows if there are several, `divisors` the products whose exponentials something was divided by although no
+    row of them was read.
     """
 
     module: nn.Module
@@ -66,12 +68,13 @@ class Frame:
     unnormalised: bool = False
     other_softmax: bool = False
     met: str = ""
-    blocks: list[int] = field(default_factory=list)
+    blocks: set[int] = field(default_factory=set)
+    divisors: set[int] = field(default_factory=set)
 
     @property
     def noteworthy(self) -> bool:
         """Whether something happened that may have to be said of the module."""
-        return bool(self.unnormalised or self.other_softmax or self.met or self.blocks)
+        return bool(self.unnormalised or self.other_softmax or self.met or self.blocks or self.divisors)
 
     @property
     def kind(self) -> str:
@@ -134,7 +137,7 @@ class Frames:
     """The frames of the calls under way, outermost first."""
 
     def __init__(self, model: nn.Module, keeper: Keeper) -> None:
-        named = [(_plain(name), module) for name, module in model.named_modules()]
+        named = [(_plain(name), module) for name, module in modules_of(model)]
         self.names = {id(module): name for name, module in named}
         self.modules = dict(named)
         self.stack: list[Frame] = []

@@ -14,7 +14,7 @@ MATRICES = {"matmul": 0, "bmm": 0, "mm": 0, "__matmul__": 0, "linear": 0, "baddb
 """Products of matrices, and where their first factor stands."""
 PRODUCTS = frozenset({*MATRICES, "__rmatmul__", "einsum", "tensordot", "inner"})
 NORMS = frozenset({"normalize", "layer_norm", "rms_norm", "group_norm", "native_layer_norm"})
-SOFTMAXES = frozenset({"softmax", "special_softmax", "safe_softmax", "softmin", "gumbel_softmax"})
+SOFTMAXES = frozenset({"softmax", "log_softmax", "special_softmax", "safe_softmax", "softmin", "gumbel_softmax"})
 SUMS = frozenset({"sum", "mean"})
 KERNELS = frozenset({"scaled_dot_product_attention", "multi_head_attention_forward", "flex_attention"})
 COMPARISONS = frozenset({"cdist", "cosine_similarity", "mv", "dot", "vdot", "vecdot"})

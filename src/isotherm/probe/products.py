@@ -12,10 +12,25 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from isotherm.probe.functions import MATRICES
 from isotherm.probe.scores import Scores
 
 SHORTEST = 2
 """How long the vectors of a dot product are at least. Shorter ones are an outer product, as in rotary embeddings."""
+
+
+def of_call(name: str, args: Sequence[Any]) -> Scores | None:
+    """The scores of a function from `functions.PRODUCTS`."""
+    if name == "einsum":
+        return of_einsum(args[0], args[1:])
+    if name == "tensordot":
+        return of_tensordot(args[0], args[1], args[2] if len(args) > 2 else 2)
+    if name == "inner":
+        return of_inner(args[0], args[1])
+    x, y = args[MATRICES.get(name, 0) :][:2]
+    if name == "__rmatmul__":
+        x, y = y, x
+    return of_matrices(x, y.mT if name == "linear" else y)
 
 
 def of_matrices(x: Tensor, y: Tensor) -> Scores | None:
@@ -121,3 +136,10 @@ def of_outer(x: Tensor, y: Tensor, summed: Sequence[int], *, kept: bool) -> Scor
     if scores is None or not kept:
         return scores
     return scores.viewed(tuple(1 if axis in over else shape[axis] for axis in range(dims)))
+
+
+def differ_along(x: Tensor, y: Tensor, axes: Sequence[int]) -> bool:
+    """Whether both factors of x * y are vectors along some of these axes: then the sum over them is a dot product."""
+    dims = max(x.dim(), y.dim())
+    sizes = [(one.shape[axis - dims] if one.dim() >= dims - axis else 1) for axis in axes for one in (x, y)]
+    return min(sizes) >= SHORTEST

@@ -32,3 +32,11 @@ IN_BLOCKS = Text(
     "it computes each row in several blocks of keys and divides by the sum at the end, so no whole row can be read",
     "它将每一行按键分成几块计算，最后才除以总和，因此读不到完整的一行",
 )
+SCATTERED = Text(
+    "it adds up exponentials of edges or other groups by scatter, and which of them are one row could not be read",
+    "它用 scatter 将边或其他分组的指数相加，读不出哪些属于同一行",
+)
+AFTERWARDS = Text(
+    "it divides by sums of exponentials over positions only after it has used them, so no row can be read",
+    "它先使用指数，之后才除以各位置指数之和，因此读不到任何一行",
+)

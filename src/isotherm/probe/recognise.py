@@ -39,11 +39,13 @@ def recognise_weights(session: Session, trail: Trail, weights: Tensor, axis: int
     """Capture weights over the keys along `axis`, and return whether they are weights: none is negative, and each row sums to
     one, or has exponentials that will be divided by their sum."""
     weights, axis = weights.detach(), axis % weights.dim()
-    if not weights.numel() or weights.shape[axis] < 2:
+    if not weights.numel():
         return False
     sums = weights.sum(axis, keepdim=True, dtype=torch.promote_types(weights.dtype, torch.float32))
     near = TOLERANCE.get(weights.dtype, 6e-2)
     normalised = bool((((sums - 1).abs() < near) | (sums == 0)).all())
+    if weights.shape[axis] < 2 and not (normalised and trail.exponential):
+        return False
     if bool((weights < 0).any()) or not (normalised or trail.exponential) or not bool((sums > 0).any()):
         return False
     below_one = not normalised and not trail.noisy and bool((sums < 1 + near).all())
@@ -52,7 +54,7 @@ def recognise_weights(session: Session, trail: Trail, weights: Tensor, axis: int
     _recognise(session, trail, weights.double().log(), axis, rest)
     whole = rest is not None and all(one.sink is not None for one in session.seen.captures[before:])
     if not (normalised or whole) and session.frames.attending is not None:
-        session.frames.attending.blocks.append(before)
+        session.frames.attending.blocks.add(before)
     return True
 
 
@@ -222,7 +224,7 @@ def _measured(layout: LaidOut, dtype: torch.dtype) -> Call | None:
         scale=scale,
         passed=scale if one else None,
         terms=Terms(None if bool(visible.all()) else visible),
-        traced_q=q,
+        traced_q=layout.q,
         rows=chosen,
         total=layout.logits.shape[-2],
         multiplied=None if one else _varies(slopes.nan_to_num(middle).unsqueeze(-1)),

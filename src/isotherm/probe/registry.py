@@ -19,6 +19,7 @@ from isotherm.language import Text
 from isotherm.ops import Problem
 from isotherm.probe import replay
 from isotherm.probe.masks import Terms
+from isotherm.probe.members import modules_of
 from isotherm.probe.mode import hidden
 from isotherm.probe.owner import Place
 from isotherm.probe.sdpa import KernelCall
@@ -42,7 +43,7 @@ def places(model: nn.Module) -> Iterator[Place]:
 
 def _namespaces(model: nn.Module) -> Iterator[dict[str, Any]]:
     """The global names of the files that define the model's classes."""
-    files = {cls.__module__ for kind in {type(module) for module in model.modules()} for cls in kind.__mro__}
+    files = {cls.__module__ for kind in {type(module) for _, module in modules_of(model)} for cls in kind.__mro__}
     for name in sorted(files):
         if name in sys.modules and not name.startswith(("torch.", "builtins", "abc", "isotherm.")):
             yield vars(sys.modules[name])
@@ -127,7 +128,7 @@ def _look_inside(session: Session, call: Call, module: Any, again: Callable[[], 
     with session.rerun(module, call.q.device):
         again()
     with session.own_work(module):
-        inner = session.withdraw(before)
+        inner = session.withdraw(*range(before, len(session.seen.captures)))
         if len(inner) == 1:
             ratio = _length(inner[0].problem.q) / _length(call.q) * _length(inner[0].problem.k) / _length(call.k)
             real = replace(call, scale=inner[0].problem.scale * ratio)

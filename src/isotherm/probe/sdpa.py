@@ -57,6 +57,7 @@ def look(session: Session, kernel: KernelCall) -> None:
         passed=kernel.passed,
         terms=Terms() if kernel.mask is None else heads.fold_terms(fold, session.masks.visible(kernel.mask)),
         causal=kernel.causal,
+        made=(kernel.q, kernel.k),
     )
     values, out = fold.keys(kernel.v), fold.queries(kernel.output)
     check = None if kernel.dropout else lambda problem: replay.gives_output(problem, None, values, out)

@@ -18,6 +18,7 @@ from isotherm.probe.frames import Frame, Frames
 from isotherm.probe.keep import Keeper, storage_of
 from isotherm.probe.kinds import has_one_input, kind_of
 from isotherm.probe.masks import Masks, Terms, padded_positions
+from isotherm.probe.members import buffers_of, parameters_of
 from isotherm.probe.owner import sessions_here
 from isotherm.probe.reasons import ELSEWHERE, FAILED, IN_BLOCKS, KERNEL, MISMATCH, NO_SOFTMAX, OPAQUE, OTHER_SOFTMAX
 from isotherm.record import Severity, Unseen
@@ -51,7 +52,8 @@ class Seen:
 @dataclass(frozen=True)
 class Call:
     """An attention call as an adapter understood it: q [B, Hq, T, D], k [B, Hkv, S, D]. If the multiplier of q·k is not one
-    number, q contains it, and `traced_q` is q without it. The fields from `padded` on are those of a `Capture`."""
+    number, q contains it, and `traced_q` is q without it. `made` are q and k as the model made them, if the call's own are
+    views of these. The fields from `padded` on are those of a `Capture`."""
 
     implementation: str
     q: Tensor
@@ -65,6 +67,7 @@ class Call:
     softcap: float | None = None
     sink: Tensor | None = None
     traced_q: Tensor | None = None
+    made: tuple[Tensor, Tensor] | None = None
     padded: Tensor | None = None
     rows: Tensor | None = None
     total: int | None = None
@@ -86,6 +89,9 @@ class Call:
 
 class Session:
     """The state of one probe. Adapters look only if it is `awake`, and only in its `own_work`."""
+
+    traces = True
+    """Whether q and k are traced back to their projections, which the audit of scales needs."""
 
     def __init__(self, model: nn.Module, closely: frozenset[str] = frozenset()) -> None:
         self.seen = Seen()
@@ -194,7 +200,7 @@ class Session:
 
     def _known_weights(self) -> set[int]:
         if self._weights is None:
-            own = (*self.model.parameters(), *self.model.buffers())
+            own = (*parameters_of(self.model), *buffers_of(self.model))
             self._weights = {storage_of(tensor) for tensor in own if tensor.layout is torch.strided}
         return self._weights
 
@@ -227,11 +233,13 @@ class Session:
         if agrees is not None and not agrees(problem):
             return False
         around = self.frames.stack
-        q_factor, q_source = factors.trace(call.q if call.traced_q is None else call.traced_q, around)
-        k_factor, k_source = factors.trace(call.k, around)
+        searched = around if self.traces else []
+        q_factor, q_source = factors.trace(call.q if call.traced_q is None else call.traced_q, searched)
+        k_factor, k_source = factors.trace(call.k, searched)
         what = kind_of(problem, name, around, module, (q_source, k_source))
         padded, whole = call.padded, call.rows is None
-        if padded is None and whole and what == "self" and (call.causal or has_one_input(around, (q_source, k_source))):
+        one_input = call.causal or not self.traces or has_one_input(around, (q_source, k_source))
+        if padded is None and whole and what == "self" and one_input:
             padded = padded_positions(problem.visibility)
         sink = None if call.sink is None else call.sink.detach().flatten()
         self.add(
@@ -257,10 +265,15 @@ class Session:
         for tensor in kept.tensors():
             self.keeper.protect(tensor, kept)
 
-    def withdraw(self, first: int) -> list[Capture]:
-        """Remove the captures from index `first` on, and return them."""
-        taken = self.seen.captures[first:]
-        del self.seen.captures[first:], self._kept[first:]
+    def withdraw(self, *indices: int) -> list[Capture]:
+        """Remove the captures with these indices, and return them."""
+        taken = [self.seen.captures[index] for index in sorted(indices)]
+        for index in sorted(indices, reverse=True):
+            del self.seen.captures[index], self._kept[index]
+        met = self.seen.not_finite
+        if met is not None and met.capture is not None:
+            left = met.capture - sum(index <= met.capture for index in indices)
+            self.seen.not_finite = met._replace(capture=left if left >= 0 else None)
         return taken
 
     def _explain(self) -> None:
@@ -301,8 +314,8 @@ class Session:
         """
         if not (frame.records or frame.noteworthy):
             return
-        if len(frame.blocks) > 1:
-            self.withdraw(frame.blocks[0])
+        if len(frame.blocks) > 1 or frame.divisors:
+            self.withdraw(*frame.blocks)
             self.miss(IN_BLOCKS, frame.name, frame.kind)
         else:
             self._suspect(frame, result)
@@ -344,9 +357,10 @@ class _OwnWork:
 
     def __enter__(self) -> None:
         self._session.working = self
-        torch._C._set_grad_enabled(False)
         if self._functions is not None:
             self._functions.__enter__()
+        if self._gradients:  # a mode would see this call, so it comes after modes are off, and only if needed
+            torch._C._set_grad_enabled(False)
 
     def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> bool:
         try:
@@ -359,7 +373,8 @@ class _OwnWork:
 
     def restore(self) -> None:
         """Undo `__enter__`, even if an interrupt came in the middle of it."""
+        if self._gradients:
+            torch._C._set_grad_enabled(True)
         if self._functions is not None:
             self._functions.__exit__(None, None, None)
-        torch._C._set_grad_enabled(self._gradients)
         self._session.working = self._outer

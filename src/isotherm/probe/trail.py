@@ -25,6 +25,7 @@ class Trail:
     - `product`: the product it began as, if there was one only.
     - `captured`: its softmax is captured already, or was listed as unseen.
     - `noisy`: something random was done to it.
+    - `reduced`: it is one number for each row, such as a sum.
     """
 
     origins: frozenset[int]
@@ -33,6 +34,7 @@ class Trail:
     exponential: bool = False
     captured: bool = False
     noisy: bool = False
+    reduced: bool = False
 
     @classmethod
     def of(cls, scores: Scores) -> "Trail":
@@ -58,6 +60,7 @@ class Trail:
             scores=None,
             product=self.product if alone else None,
             captured=self.captured or any(other.captured for other in others),
+            reduced=self.reduced and all(other.reduced for other in others),
         )
 
 
@@ -220,7 +223,7 @@ VIEWS = frozenset(
 """Operations whose result shows the same numbers in another shape."""
 UNCHANGED = frozenset(
     {
-        *("clamp", "clamp_min", "clip", "max", "maximum", "nan_to_num", "log_softmax", "detach", "alias", "lift_fresh"),
+        *("clamp", "clamp_min", "clip", "max", "maximum", "nan_to_num", "detach", "alias", "lift_fresh"),
         *("float", "half", "bfloat16", "double", "to", "to_copy", "type", "type_as", "contiguous", "clone", "identity"),
     }
 )

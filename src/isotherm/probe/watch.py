@@ -9,15 +9,13 @@ from torch import Tensor
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from isotherm.probe import flex, multihead, products, sdpa
-from isotherm.probe.frames import Frame
+from isotherm.probe.blocks import Blocks, says_how_much
 from isotherm.probe.functions import (
     COMPARISONS,
     CONTAINERS,
     KERNELS,
     MATRICES,
-    NORMS,
     OUTER,
-    PASSED_ON,
     PRODUCTS,
     REMADE,
     SOFTMAXES,
@@ -27,11 +25,18 @@ from isotherm.probe.functions import (
     positional,
     writes,
 )
-from isotherm.probe.parts import parts_of, weight_of
+from isotherm.probe.groups import SCATTERS, Groups, groups_of
+from isotherm.probe.reasons import SCATTERED
 from isotherm.probe.recognise import recognise_logits, recognise_weights
 from isotherm.probe.scores import Scores
 from isotherm.probe.session import Session
+from isotherm.probe.shares import Shares, normalised_along
 from isotherm.probe.trail import STEPS, VIEWS, Trail, seen_as
+from isotherm.probe.weights import ModelWeights
+
+NORMALISING = frozenset({"div", "mul", "multiply"})
+REDUCTIONS = frozenset({"sum", "logsumexp", "amax", "max"})
+"""Functions that leave one number of each row."""
 
 
 class Watch:
@@ -41,36 +46,27 @@ class Watch:
         self.session = session
         self._trails = WeakTensorKeyDictionary()
         self._outer = WeakTensorKeyDictionary()
-        self._shares = WeakTensorKeyDictionary()
-        self._remade = WeakTensorKeyDictionary()
-        self._taken: dict[int, tuple[Frame | None, int]] = {}
+        self._weights = ModelWeights(session)
+        self._shares = Shares(session, self._weights)
+        self._groups: dict[int, Groups] = {}
+        self._blocks = Blocks(session)
 
     @property
     def idle(self) -> bool:
         """Whether nothing is being followed."""
-        return not (self._trails.data or self._shares.data)
+        return not (self._trails.data or self._shares.any)
 
     def wants(self, name: str, args: Any, result: Any) -> bool:
         """Whether a call of a function that is not always looked at matters now."""
         if type(result) not in CONTAINERS and not isinstance(result, Tensor):
             return False
-        if self._trails.data or self._shares.data:
+        if self._trails.data or self._shares.any:
             return True
-        if name in REMADE and args and isinstance(args[0], Tensor) and self.session.awake and self.is_weight(args[0]):
+        if name in REMADE and args and self.session.awake and args[0] in self._weights:
             return True
         if name in OUTER:
-            return len(args) > 1 and all(isinstance(x, Tensor) and x.numel() < result.numel() for x in args[:2])
-        return name in SUMS and bool(self._outer.data)
-
-    def is_weight(self, tensor: Tensor, name: str = "") -> bool:
-        """Whether the tensor is a weight of the model, was made of weights only, or is the weight of a projection that calls
-        the function `name`."""
-        if self.session.is_weight(tensor):
-            return True
-        if self._remade.data and (tensor in self._remade or tensor._base in self._remade):
-            return True
-        top = self.session.frames.top
-        return name == "linear" and top is not None and isinstance(top.module, torch.nn.Linear)
+            self._note_outer(args, result)
+        return (name in SUMS and bool(self._outer.data)) or name == "exp"
 
     def before(self, name: str, args: Any, kwargs: Any) -> None:
         """Look at a call that is about to run."""
@@ -88,40 +84,25 @@ class Watch:
             self._written(*args[:3])
         else:
             args, kwargs = positional(name.rstrip("_"), args, kwargs)
-            self._project(name, (*args, *kwargs.values()), result)
+            self._weights.record(name, (*args, *kwargs.values()), result)
             self._follow(name, args, kwargs, result)
 
     def _kernel(self, name: str, args: Any, kwargs: Any, result: Any) -> None:
         if name == "scaled_dot_product_attention":
             sdpa.look(self.session, sdpa.KernelCall.of(args, kwargs, result))
         elif name == "flex_attention":
+            before = len(self.session.seen.captures)
             flex.look(self.session, args, result)
+            if len(self.session.seen.captures) > before:
+                self._summed_up(result[1], before)
         else:
             multihead.look_at_function(self.session, args, kwargs)
 
-    def _project(self, name: str, args: Any, result: Any) -> None:
-        """Record a projection or a norm that is a function call and not a module."""
-        frame = self.session.frames.top
-        if frame is None or (name not in PRODUCTS and name not in NORMS):
-            return
-        if name in NORMS:
-            if not frame.normalises:
-                self.session.frames.note(frame, f"{frame.name}.{name}", "norm", args, result)
-            return
-        if frame.projects:
-            return
-        weight = weight_of(name, args)
-        weight = self._weight_below_python(name, args) if weight is None else weight
-        if weight is not None:
-            own, parts = parts_of(frame, name, args, weight)
-            given = [x for x in args if isinstance(x, Tensor) and x is not weight and not self.session.is_weight(x)]
-            self.session.frames.note(frame, own, "projection", given, result, parts)
-
-    def _weight_below_python(self, name: str, args: Any) -> Tensor | None:
-        """A weight that is known by its memory only: scripted code passes views without saying of what."""
-        factors = factors_of(name, args)
-        weight = None if factors is None else factors[1][0]
-        return weight if weight is not None and self.session.is_weight(weight) else None
+    def _summed_up(self, lse: Tensor, capture: int) -> None:
+        """Follow the logsumexp that a kernel returned beside its output."""
+        trail = replace(Trail.unknown(), captured=True, reduced=True)
+        self._blocks.take(trail.origins, capture)
+        self._trails[lse] = trail
 
     def _follow(self, name: str, args: Any, kwargs: Any, result: Any) -> None:
         """Say what the result is, if it is a product of two activations or made from one."""
@@ -129,9 +110,9 @@ class Watch:
         plain = name[:-1] if in_place else name
         results = [result] if isinstance(result, Tensor) else list(result) if isinstance(result, (tuple, list)) else []
         results = [one for one in results if isinstance(one, Tensor) and one.dtype.is_floating_point]
-        if plain in OUTER and len(args) > 1 and len(results) == 1:
-            self._note_outer(args[0], args[1], results[0])
-        self._pass_on(plain, args, results)
+        if plain in OUTER and len(results) == 1:
+            self._note_outer(args, results[0])
+        self._pass_on(plain, args, kwargs, results)
         trail = self._made(plain, args, kwargs, results)
         for one in results:
             if trail is not None:
@@ -141,16 +122,22 @@ class Watch:
             if trail is not None and one._base is not None and (in_place or "out" in kwargs):
                 self._written(one._base, None, one)
 
-    def _pass_on(self, name: str, args: Any, results: list[Tensor]) -> None:
-        """Say which results are weights made of weights, or shares: what a softmax of something that is not followed gave."""
+    def _pass_on(self, name: str, args: Any, kwargs: Any, results: list[Tensor]) -> None:
+        """Say which results are weights made of weights, and which are shares."""
         given = [one for one in flat(args) if isinstance(one, Tensor)]
+        followed = any(tensor in self._trails for tensor in given)
         for one in results:
-            fresh = name in SOFTMAXES and not any(tensor in self._trails for tensor in given)
-            if fresh or (name in PASSED_ON and given and given[0] in self._shares):
-                self._shares[one] = True
-            remade = name in REMADE and given and all(self.is_weight(tensor) for tensor in given)
-            if remade or (name in PRODUCTS and all(isinstance(tensor, torch.nn.Parameter) for tensor in given)):
-                self._remade[one] = True
+            if name in SOFTMAXES and not followed:
+                self._shares.softmaxed(given[0], _axis_of(name, args, kwargs), one)
+            elif name == "exp" and not followed and given[0] not in self._shares:
+                self._shares.exponentiated(given[0], one)
+            elif self._shares.any:
+                self._shares.pass_on(name, given, one)
+                if name in ("sum", "cumsum"):
+                    self._shares.summed(given[0], kwargs.get("dim", args[1] if len(args) > 1 else None), one)
+                elif name in SCATTERS and len(args) > 3:
+                    self._shares.scattered(args, one)
+            self._weights.note(name, given, one)
 
     def _made(self, name: str, args: Any, kwargs: Any, results: list[Tensor]) -> Trail | None:
         """The trail of a function's results."""
@@ -162,13 +149,31 @@ class Watch:
             return self._compared(args)
         if name in SUMS and isinstance(args[0], Tensor) and args[0] in self._outer:
             return self._summed(name, args, kwargs)
+        if name in SCATTERS and len(args) > 3:
+            self._scattered(args, results[0])
         known = [trail for one in flat((*args, *kwargs.values())) if (trail := self._find(one)) is not None]
         if not known:
             return None
         if name in SOFTMAXES:
             return Trail(known[0].origins, None, None, captured=True)
+        if name in REDUCTIONS and results[0].numel() < args[0].numel():
+            return replace(known[0].lost(), reduced=True)
+        self._put_together(name, args, known)
+        return self._stepped(name, args, kwargs, results, known)
+
+    def _put_together(self, name: str, args: Any, known: list[Trail]) -> None:
+        """Note what blocks of keys are recognised by."""
+        if len(known) > 1 and all(trail.reduced for trail in known):
+            self._blocks.merge(known)
+        if name in ("div", "divide", "true_divide") and (by := self._find(args[1])) is not None:
+            self._blocks.divide(by)
+
+    def _stepped(self, name: str, args: Any, kwargs: Any, results: list[Tensor], known: list[Trail]) -> Trail:
+        """The trail after an operation on what is followed."""
         step = STEPS.get(name)
         trail = None if step is None or len(results) > 1 else step(self._find, args, kwargs)
+        if trail is not None and trail.exponential and name in NORMALISING:
+            trail = self._normalised(trail, [one for one in args[:2] if isinstance(one, Tensor)], results[0])
         if trail is None:
             return known[0].lost(*known[1:])
         if trail.scores is None:
@@ -179,45 +184,32 @@ class Watch:
         return trail if trail.scores.shape == shape else trail.now(trail.scores.viewed(shape))
 
     def _compared(self, args: Any) -> Trail | None:
-        """Something that compares two activations, each with several others."""
-        two = [one for one in args[:2] if isinstance(one, Tensor) and not self.is_weight(one)]
+        """Something that compares two activations, each with several others; or weights over keys with values."""
+        two = [one for one in args[:2] if isinstance(one, Tensor) and one not in self._weights]
+        if any(self._attended(one, -1) for one in two):
+            return None
         return Trail.unknown() if len(two) == 2 else None
 
     def _multiplied(self, name: str, args: Any, kwargs: Any, result: Tensor) -> Trail | None:
         """A product: of an activation with a weight (the trail ends), of weights over keys with values, or of q with k."""
         factors = factors_of(name, args)
         if factors is None:
-            several = [one for one in flat(args) if isinstance(one, Tensor) and not self.is_weight(one)]
+            several = [one for one in flat(args) if isinstance(one, Tensor) and one not in self._weights]
             return Trail.unknown() if len(several) > 1 else None
         (x, over_x), (y, over_y) = factors
         mixed = self._mixed(x, over_x) or self._mixed(y, over_y)
-        learned = self.is_weight(x)
-        if mixed is not None or self.is_weight(y, name) or (learned and name == "einsum"):
+        learned = x in self._weights
+        if mixed is not None or self._weights.is_projecting(name, y) or (learned and name == "einsum"):
             trail = self._find(x)
             if mixed is None and trail is not None and trail.exponential:
                 self._attended(x, over_x)
             return mixed
-        if self._shares.data and (self._shared(name, args, x, over_x) or self._shared(name, args, y, over_y)):
+        if self._attended(x, over_x) or self._attended(y, over_y):
             return None
-        if not self._attended(x, over_x) and not self._attended(y, over_y):
-            scores = self._product(name, args)
-            scores = None if scores is None else replace(scores, learned=learned)
-            return None if scores is None else self._shifted(name, scores, args, kwargs, result)
-        return None
-
-    def _shared(self, name: str, args: Any, shares: Tensor, axis: int) -> bool:
-        """Whether the product takes means of activations with shares that sum to one, several means of the same activations.
-        That is attention whose scores were not followed."""
-        if shares not in self._shares or shares.shape[axis] < 2:
-            return False
-        frame, product = self.session.frames.attending, self._product(name, args)
-        several = product is not None and min(product.a.shape[-2], product.b.shape[-2]) > 1
-        if frame is None or not (several or frame.attends):
-            return False
-        if not bool(((shares.float().sum(axis) - 1).abs() < 1e-2).all()):
-            return False
-        frame.other_softmax = True
-        return True
+        scores = products.of_call(name, args)
+        if scores is None:  # as in "bd,btd->bt", where q has no axis of its own
+            return Trail.unknown() if name == "einsum" and over_x and result.dim() > 1 else None
+        return self._shifted(name, replace(scores, learned=learned), args, kwargs, result)
 
     def _mixed(self, tensor: Tensor, axis: int) -> Trail | None:
         """The trail of scores that are mixed over their heads; None if the product is over rows or keys."""
@@ -228,29 +220,18 @@ class Watch:
 
     def _attended(self, tensor: Tensor, axis: int) -> bool:
         """Whether the tensor is weights over keys along `axis`, which are now used."""
+        if self._shares.any and self._shares.used(tensor, axis):
+            return True
         trail = self._find(tensor)
         if trail is None:
             return False
-        if trail.captured:
+        if self._blocks.are_read(trail):
             return True
-        if recognise_weights(self.session, trail, tensor, axis):
-            self._trails[tensor] = Trail(trail.origins, None, None, captured=True)
+        if (read := self._weighted(trail, tensor, axis)) is not None:
+            self._trails[tensor] = read
             return True
         self.session.frames.mark_unnormalised()
         return False
-
-    @staticmethod
-    def _product(name: str, args: Any) -> Scores | None:
-        if name == "einsum":
-            return products.of_einsum(args[0], args[1:])
-        if name == "tensordot":
-            return products.of_tensordot(args[0], args[1], args[2] if len(args) > 2 else 2)
-        if name == "inner":
-            return products.of_inner(args[0], args[1])
-        x, y = args[MATRICES.get(name, 0) :][:2]
-        if name == "__rmatmul__":
-            x, y = y, x
-        return products.of_matrices(x, y.mT if name == "linear" else y)
 
     def _shifted(self, name: str, scores: Scores, args: Any, kwargs: Any, result: Tensor) -> Trail | None:
         """The product as its function returns it: with an input added (baddbmm, addmm) and a factor."""
@@ -263,11 +244,16 @@ class Watch:
             trail = trail.now(None)
         return trail
 
-    def _note_outer(self, x: Any, y: Any, result: Tensor) -> None:
-        """Remember the factors of a product that is larger than both: its sum over an axis may be q·kᵀ."""
-        if isinstance(x, Tensor) and isinstance(y, Tensor) and result.numel() > max(x.numel(), y.numel()):
-            if self.is_weight(x) or self.is_weight(y):
-                return
+    def _note_outer(self, args: Any, result: Tensor) -> None:
+        """Remember the factors of a product whose sum over an axis may be q·k, or weights times values. Both factors differ
+        along the last axis, or the result is larger than both, or one of them is being followed."""
+        if len(args) < 2 or not (isinstance(args[0], Tensor) and isinstance(args[1], Tensor)):
+            return
+        x, y = args[:2]
+        larger = result.numel() > max(x.numel(), y.numel())
+        alike = x.dim() > 1 and y.dim() > 1 and x.shape[-1] == y.shape[-1] > 1
+        known = not larger and not alike and any(one in self._shares or one in self._trails for one in (x, y))
+        if larger or alike or known:
             self._outer[result] = x, y
 
     def _summed(self, name: str, args: Any, kwargs: Any) -> Trail | None:
@@ -281,15 +267,50 @@ class Watch:
         over = [axis % product.dim() for axis in axes]
         for one in (x, y):
             near = [axis - (product.dim() - one.dim()) for axis in over]
-            if len(near) == 1 and near[0] >= 0 and one.shape[near[0]] > 1 and self._attended(one, near[0]):
+            values = one.numel() < product.numel()  # a mask makes no product larger than the weights
+            if values and len(near) == 1 and near[0] >= 0 and one.shape[near[0]] > 1 and self._attended(one, near[0]):
                 return None
-        scores = products.of_outer(x, y, over, kept=bool(kwargs.get("keepdim", args[2] if len(args) > 2 else False)))
-        if scores is None:
+        if (own := self._find(product)) is not None:  # scores times a mask, or times a number for each key
+            return own.lost()
+        if x in self._weights or y in self._weights:
             return None
+        scores = products.of_outer(x, y, over, kept=bool(kwargs.get("keepdim", args[2] if len(args) > 2 else False)))
+        if scores is None:  # a query and keys of its own, as in a window or for an edge
+            return Trail.unknown() if products.differ_along(x, y, over) else None
         length = 1
         for axis in over:
             length *= product.shape[axis]
         return Trail.of(scores if name == "sum" else scores.times(1 / length) or scores)
+
+    def _scattered(self, args: Any, result: Tensor) -> None:
+        """Exponentials added up by groups say which of them are one row. If they are multiplied with values first, and no row
+        was read, the module is listed as unseen."""
+        source = args[3]
+        factors = self._outer.get(source, ()) if isinstance(source, Tensor) else ()
+        used = [trail for one in factors if (trail := self._find(one)) is not None and trail.exponential]
+        if any(not trail.captured for trail in used) and self.session.frames.attending is not None:
+            frame = self.session.frames.attending
+            self.session.miss(SCATTERED, frame.name, frame.kind)
+        trail = self._find(source)
+        groups = groups_of(args, result) if trail is not None and trail.exponential and not factors else None
+        if trail is not None and groups is not None:
+            self._groups |= dict.fromkeys(trail.origins, groups)
+
+    def _normalised(self, trail: Trail, given: list[Tensor], weights: Tensor) -> Trail:
+        """Exponentials that were divided: captured now if they are weights of rows or of groups, whoever uses them."""
+        if len(given) < 2 or self._blocks.are_read(trail):
+            return trail
+        known = [self._groups[origin] for origin in trail.origins if origin in self._groups]
+        if known and known[0].are_normalised(weights):
+            recognise_logits(self.session, Trail.unknown(), known[0].rows(weights.detach().double().log()), -1)
+            return self._blocks.read(trail)
+        axis = normalised_along(given, weights)
+        return trail if axis is None else self._weighted(trail, weights, axis) or trail
+
+    def _weighted(self, trail: Trail, weights: Tensor, axis: int) -> Trail | None:
+        """Capture weights over keys along `axis`; None if they are no weights."""
+        self._blocks.take(trail.origins)
+        return self._blocks.read(trail) if recognise_weights(self.session, trail, weights, axis) else None
 
     def _written(self, target: Any, index: Any, value: Any) -> None:
         """scores[mask] = −inf hides entries; any other write loses the description, or brings that of what is written."""
@@ -307,16 +328,15 @@ class Watch:
     def _softmax(self, name: str, args: Any, kwargs: Any) -> None:
         """Capture a softmax over followed scores, or list it as unseen."""
         logits, trail = args[0], self._find(args[0])
-        axis = kwargs.get("dim", args[1] if len(args) > 1 and name != "gumbel_softmax" else -1)
+        axis = _axis_of(name, args, kwargs)
         if trail is not None and trail.captured:
             return
         if trail is not None and trail.exponential:
             trail = replace(trail, scores=None, exponential=False)
-        if trail is not None and isinstance(axis, int) and self._merges_blocks(trail, logits.shape[axis]):
+        if trail is not None and says_how_much(trail):
             return
-        if trail is not None and isinstance(axis, int):
-            before = len(self.session.seen.captures)
-            self._taken |= dict.fromkeys(trail.origins, (self.session.frames.attending, before))
+        if trail is not None:
+            self._blocks.take(trail.origins)
             if name == "softmin":
                 logits, trail = -logits, trail.now(None if trail.scores is None else trail.scores.times(-1.0))
             recognise_logits(self.session, trail, logits, axis)
@@ -325,12 +345,8 @@ class Watch:
         if frame is not None and frame.attends and logits.dim() > 2:
             frame.other_softmax = True
 
-    def _merges_blocks(self, trail: Trail, weights: int) -> bool:
-        """Whether a softmax over several products, each of which had a softmax of its own in the running module, says how much
-        each of them counts: then they were blocks of keys, and no whole rows."""
-        frame = self.session.frames.attending
-        taken = [self._taken.get(origin, (None, 0)) for origin in trail.origins]
-        if frame is None or len(taken) < 2 or len(taken) != weights or any(where is not frame for where, _ in taken):
-            return False
-        frame.blocks.extend(sorted(index for _, index in taken))
-        return True
+
+def _axis_of(name: str, args: Any, kwargs: Any) -> int:
+    """The axis of a softmax."""
+    axis = kwargs.get("dim", args[1] if len(args) > 1 and name != "gumbel_softmax" else -1)
+    return axis if isinstance(axis, int) else -1

@@ -12,7 +12,7 @@ CANDIDATES = ("cuda", "mps", "cpu")
 """What `--device auto` tries, in this order."""
 
 
-def check_device(name: str) -> None:
+def check_device(name: str, argument: str = "--device") -> None:
     """Refuse a device that is not there, or cannot compute the statistics, before a model is loaded for it."""
     if _works(name, torch.float64):
         return
@@ -21,7 +21,7 @@ def check_device(name: str) -> None:
         expected = Text(
             "a device with float64, which the statistics need, such as cpu", "支持 float64 的设备（统计量需要），如 cpu"
         )
-    raise ArgumentError("--device", expected, got=repr(name))
+    raise ArgumentError(argument, expected, got=repr(name))
 
 
 def choose_device(name: str) -> str:
