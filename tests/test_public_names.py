@@ -11,20 +11,24 @@ import isotherm
 ROOT = Path(__file__).parent.parent
 NAMES = [
     "AttentionResult",
+    "Monitor",
     "Report",
     "RowStats",
     "Summary",
+    "Valve",
     "__version__",
     "attention",
     "check",
     "errors",
     "models",
+    "monitor",
     "ops",
     "probe",
     "scale",
     "softmax",
     "stats",
     "theory",
+    "watch",
 ]
 
 

@@ -13,28 +13,33 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from isotherm import errors, models, ops, probe, scale, softmax, stats, theory
+    from isotherm import errors, models, monitor, ops, probe, scale, softmax, stats, theory
     from isotherm.checkup import Report, check
+    from isotherm.monitor import Monitor, Valve, watch
     from isotherm.ops import AttentionResult, attention
     from isotherm.stats import RowStats, Summary
 
 __version__ = "0.1.0"
 __all__ = [
     "AttentionResult",
+    "Monitor",
     "Report",
     "RowStats",
     "Summary",
+    "Valve",
     "__version__",
     "attention",
     "check",
     "errors",
     "models",
+    "monitor",
     "ops",
     "probe",
     "scale",
     "softmax",
     "stats",
     "theory",
+    "watch",
 ]
 
 _HOME = {
@@ -42,6 +47,9 @@ _HOME = {
     "attention": "ops",
     "Report": "checkup",
     "check": "checkup",
+    "Monitor": "monitor",
+    "Valve": "monitor",
+    "watch": "monitor",
     "RowStats": "stats",
     "Summary": "stats",
 }

@@ -92,7 +92,7 @@ def test_no_curve_is_lost_where_there_are_more_than_colours():
     shown = "\n".join(line.plain for line in terminal.draw(many, "en", 60))
     drawn = svg.draw(many, "en")
     assert all(line.name.en in shown and line.name.en in drawn for line in many.lines)
-    assert len(set(re.findall(r'd="M[^"]*" class="c\d stroke curve"', drawn))) == 9 + 6
+    assert len(set(re.findall(r'd="M[^"]*" class="c\d stroke curve"', drawn))) == 9 + 8
 
 
 def test_the_picture_of_learning_is_whole_and_its_points_are_the_curve_s():

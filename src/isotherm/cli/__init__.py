@@ -34,9 +34,12 @@ VERBS = {
         "Check a model: its temperature by layer and head, and its scale.", "检查模型：各层各头的温度与缩放。"
     ),
     "explain": Text("Put the claims about √d to the test, one experiment each.", "逐条用实验检验关于 √d 的论断。"),
+    "explore": Text("Open the lesson: why √d, with pictures that move.", "打开教程：为什么是 √d，图随手动。"),
     "rules": Text("List the scale rules in use, or explain one.", "列出在用的缩放规则，或详解一条。"),
     "demo": Text("Show attention with and without its scale, side by side.", "并排展示有缩放与无缩放的注意力。"),
     "train": Text("Train a model under one scale rule or several.", "按一条或多条缩放规则训练模型。"),
+    "watch": Text("Show a run that is watched while it trains.", "展示训练中被监测的模型。"),
+    "export": Text("Write a run that was watched as a table.", "将被监测的训练导出为表格。"),
     "translate": Text("Translate sentences with a trained model.", "用训练好的模型翻译句子。"),
     "data": Text("Make text to train on.", "准备训练用的文本。"),
     "sweep": Text("Train a grid of small models and summarise them.", "训练一组小模型并汇总结果。"),

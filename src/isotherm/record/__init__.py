@@ -38,13 +38,14 @@ from isotherm.record.claim import (
     Heatmap,
     Line,
     Measured,
+    Quotation,
     Step,
     Timed,
     Verdict,
 )
 from isotherm.record.plain import from_plain, to_plain
 from isotherm.record.rules import RuleLine, RulePage
-from isotherm.record.temperature import DimensionRow, Reading, TemperatureTable
+from isotherm.record.temperature import DimensionRow, RuleAtDimension, TemperatureTable
 
 __all__ = [
     "CLAIM_SCHEMA",
@@ -71,7 +72,8 @@ __all__ = [
     "Measured",
     "ModelChange",
     "NotCompared",
-    "Reading",
+    "Quotation",
+    "RuleAtDimension",
     "RuleLine",
     "RulePage",
     "ScaleAudit",

@@ -103,6 +103,15 @@ class Step:
 
 
 @dataclass(frozen=True)
+class Quotation:
+    """A sentence of a document. The documents are Chinese: `words` has their own words, and a translation as its English."""
+
+    document: str
+    line: str
+    words: Text
+
+
+@dataclass(frozen=True)
 class Erratum:
     """What a document gets wrong, and the corrected statement; or a `remark`: what it says is right or harmless as far as it
     goes, and there is more to say."""
@@ -111,6 +120,7 @@ class Erratum:
     wrong: Text
     right: Text
     kind: ErratumKind = "error"
+    line: str = ""
 
 
 @dataclass(frozen=True)
@@ -136,6 +146,7 @@ class ClaimRecord:
     heatmaps: tuple[Heatmap, ...] = ()
     steps: tuple[Step, ...] = ()
     errata: tuple[Erratum, ...] = ()
+    quotations: tuple[Quotation, ...] = ()
     recorded: tuple[Text, ...] = ()
 
 

@@ -1,10 +1,12 @@
 """Convert records to JSON's types and back, checking types and bounds on the way in.
 
-A record is a dataclass. Its annotations say what each field may hold; `bounded` adds the least and the most a number may be.
+A record is a dataclass. Its annotations say what each field may hold; `bounded` adds the least and the most a number may be,
+and `read_by` names a function that reads what annotations cannot describe.
 Everything that is read from disk, JSON or TOML, comes through `from_plain`.
 """
 
 import dataclasses
+import functools
 import reprlib
 import sys
 import types
@@ -20,6 +22,7 @@ Record = TypeVar("Record")
 
 LARGEST = 2**63 - 1
 """The largest whole number of a field without bounds of its own, either side of 0."""
+OPTIONAL_NUMBER = float | None
 _REPR = reprlib.Repr()
 _REPR.maxstring = _REPR.maxother = 60
 _WORDS = {
@@ -37,8 +40,13 @@ def bounded(default: Any, least: float, most: float) -> Any:
     return dataclasses.field(default=default, metadata={"least": least, "most": most})
 
 
+def read_by(read: typing.Callable[[Any, str], Any]) -> dict[str, Any]:
+    """The metadata of a field that `read` makes from JSON's types; it is given the data and the field's name."""
+    return {"read": read}
+
+
 def to_plain(record: object) -> Any:
-    """Turn dataclasses into dicts, tuples into lists, NaN and Inf into None, ready for `json.dumps`."""
+    """Turn dataclasses into dicts, tuples and arrays into lists, NaN and Inf into None, ready for `json.dumps`."""
     if isinstance(record, Text):
         return {"en": record.en, "zh": record.zh}
     if dataclasses.is_dataclass(record) and not isinstance(record, type):
@@ -49,6 +57,8 @@ def to_plain(record: object) -> Any:
         return [to_plain(value) for value in record]
     if isinstance(record, float) and not isfinite(record):
         return None
+    if hasattr(record, "tolist"):  # an array of numpy, which is not imported here
+        return to_plain(record.tolist())
     return record
 
 
@@ -59,24 +69,53 @@ def finite(value: float) -> float | None:
 
 def from_plain(kind: type[Record], data: Any, where: str = "report", *, strict: bool = False) -> Record:
     """Invert `to_plain`. An `ArgumentError` names the field that does not fit; `strict` refuses fields nobody knows."""
-    if not (kind is Text or dataclasses.is_dataclass(kind)):
+    fields = _fields(kind)  # type: ignore[arg-type]
+    if fields is None:
         return typing.cast(Record, _value(kind, data, where, strict=strict))
     if not isinstance(data, dict):
         raise ArgumentError(where, Text("a table", "表") if strict else _WORDS[dict], got=short(data))
-    hints, fields = typing.get_type_hints(kind), dataclasses.fields(kind)  # type: ignore[arg-type]
     if strict:
-        known(data, hints, where)
+        known(data, [field.name for field, _ in fields], where)
     values = {}
-    for field in fields:
+    for field, hint in fields:
+        value = data.get(field.name, dataclasses.MISSING)
+        if not field.metadata and _is_obvious(hint, value):
+            values[field.name] = value
+            continue
         name = f"{where}.{field.name}".lstrip(".")
-        if field.name in data:
-            if type(data[field.name]) is int:  # too large a number is answered with its bounds
-                _check_bounds(name, data[field.name], **field.metadata)
-            values[field.name] = from_plain(hints[field.name], data[field.name], name, strict=strict)
+        if value is not dataclasses.MISSING:
+            if type(value) is int:  # too large a number is answered with its bounds
+                _check_bounds(name, value, **field.metadata)
+            if (read := field.metadata.get("read")) is not None:
+                values[field.name] = read(value, name)
+                continue
+            values[field.name] = from_plain(hint, value, name, strict=strict)
             _check_bounds(name, values[field.name], **field.metadata)
         elif field.default is field.default_factory is dataclasses.MISSING:
             raise ArgumentError(name, Text("a value", "一个值"), got=Text("nothing", "空"))
     return kind(**values)
+
+
+@functools.cache
+def _fields(kind: Any) -> list[tuple[dataclasses.Field[Any], Any]] | None:
+    """The fields of a record, each with its type; None if this is no record."""
+    if not (kind is Text or dataclasses.is_dataclass(kind)):
+        return None
+    hints = typing.get_type_hints(kind)
+    return [(field, hints[field.name]) for field in dataclasses.fields(kind)]
+
+
+@functools.cache
+def _parts(kind: Any) -> tuple[Any, tuple[Any, ...]]:
+    """What a type like `tuple[int, ...]` is made of."""
+    return get_origin(kind), get_args(kind)
+
+
+def _is_obvious(kind: Any, data: Any) -> bool:
+    """Whether the value is one of those that a large report is full of, and fits without a closer look."""
+    if type(data) is float:
+        return (kind is float or kind == OPTIONAL_NUMBER) and isfinite(data)
+    return type(data) is int and kind is int and abs(data) <= LARGEST
 
 
 def known(given: typing.Iterable[str], names: typing.Iterable[str], where: str = "") -> None:
@@ -122,7 +161,7 @@ def _check_bounds(where: str, value: Any, *, least: float | None = None, most: f
 
 
 def _value(kind: Any, data: Any, where: str, *, strict: bool) -> Any:
-    origin, arguments = get_origin(kind), get_args(kind)
+    origin, arguments = _parts(kind)
     if origin is types.UnionType or origin is typing.Union:
         if type(None) in arguments and (data is None or (isinstance(data, float) and not isfinite(data))):
             return None
@@ -130,6 +169,8 @@ def _value(kind: Any, data: Any, where: str, *, strict: bool) -> Any:
         matching = [argument for argument in wanted if _fits(argument, data)]
         return from_plain((matching or wanted)[0], data, where, strict=strict)
     if origin is tuple and isinstance(data, (list, tuple)):
+        if arguments[-1] is Ellipsis and all(_is_obvious(arguments[0], value) for value in data):
+            return tuple(data)
         kinds = [arguments[0]] * len(data) if arguments[-1] is Ellipsis else list(arguments)
         if len(kinds) == len(data):
             return tuple(from_plain(kinds[i], value, f"{where}[{i}]", strict=strict) for i, value in enumerate(data))

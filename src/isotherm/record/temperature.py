@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
-class Reading:
+class RuleAtDimension:
     """One rule at one head dimension: measured over all rows, predicted beside it. Entropies are fractions of ln n."""
 
     logit_std: float
@@ -20,8 +20,8 @@ class DimensionRow:
     """One head dimension, with 1/√d and without."""
 
     d: int
-    scaled: Reading
-    unscaled: Reading
+    scaled: RuleAtDimension
+    unscaled: RuleAtDimension
 
 
 @dataclass(frozen=True)

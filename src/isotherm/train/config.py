@@ -98,6 +98,7 @@ class RunSettings:
     evaluate_every: int = key(100, least=0, most=10**9, free=True)
     evaluate_batches: int = key(50, least=1, most=10**9, free=True)
     checkpoint_every: int = key(200, least=0, most=10**9, free=True)
+    watch_every: int = key(50, least=0, most=10**9, free=True)
     samples: int = key(200, least=0, most=10**9, free=True)
     beam: int = key(4, least=1, most=1024, free=True)
 

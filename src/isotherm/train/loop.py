@@ -5,8 +5,8 @@ step, and the random states of every process are in the checkpoint.
 """
 
 import time
-from collections.abc import Mapping
-from contextlib import ExitStack
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass
 from importlib.util import find_spec
 from math import isfinite
@@ -18,6 +18,7 @@ from torch import Tensor
 
 from isotherm.errors import InputError, IsothermError, named
 from isotherm.language import Text
+from isotherm.monitor.monitor import Monitor, watch
 from isotherm.report.files import write_atomically
 from isotherm.train import checkpoint as checkpoints
 from isotherm.train.checkpoint import Checkpoint, Notes
@@ -132,9 +133,10 @@ class Loop:
                 self.folder.write_config(self.config)  # it may ask for more steps than before
                 self.folder.rewind(first)
         self.reporter.begin(first)
-        with Interrupt().listening() as interrupt:
+        with Interrupt().listening() as interrupt, self._watching(first) as monitor:
             for step in range(first + 1, run.steps + 1):
                 norm = self._step(step)
+                monitor.log(self._waiting[-1])
                 ends = step == run.steps
                 if step % run.log_every == 0 or ends:
                     self._log(step, norm)
@@ -146,6 +148,28 @@ class Loop:
                 if asked:
                     return TrainingEnd(self.folder.path, step, asked, {})
         return TrainingEnd(self.folder.path, run.steps, None, self._finish())
+
+    @contextmanager
+    def _watching(self, first: int) -> Iterator[Monitor]:
+        """Watch attention's temperature. Not watched are compiled models, whose steps would have to run uncompiled, and
+        recurrent ones, which may score without a product of queries and keys."""
+        run = self.config.run
+        every = 0 if run.compile or self.config.model.kind == "recurrent" else run.watch_every
+        monitor = watch(
+            self.learner.model,
+            every=every or run.steps + 1,
+            store=self.folder.watched if every and self.processes.first else None,
+            together=self.processes.world > 1,
+            scaler=self.learner.scaler,
+        )
+        if not every:
+            yield monitor
+            return
+        monitor.start(first)
+        try:
+            yield monitor
+        finally:
+            monitor.stop()
 
     def _step(self, step: int) -> Tensor:
         run, processes = self.config.run, self.processes

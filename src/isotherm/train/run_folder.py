@@ -1,6 +1,6 @@
 """A run's folder: what it was asked to do, its vocabulary, its measurements, its checkpoints and its result.
 
-config.json   tokenizer.json   metrics.jsonl   checkpoints/   result.json   .lock
+config.json   tokenizer.json   metrics.jsonl   watch.db   checkpoints/   result.json   .lock
 """
 
 import json
@@ -44,6 +44,7 @@ class RunFolder:
         self.tokenizer = path / "tokenizer.json"
         self.metrics = path / "metrics.jsonl"
         self.result = path / "result.json"
+        self.watched = path / "watch.db"
 
     @property
     def begun(self) -> bool:

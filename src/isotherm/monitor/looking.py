@@ -1,0 +1,177 @@
+"""The probe of a training step. It measures each attention call while the forward runs, and keeps sums instead of q and k.
+
+Sums and maxima stay on the model's device until the step is read, so a step of training waits for nothing.
+"""
+
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from isotherm.checkup.measure import statistics
+from isotherm.checkup.thresholds import SATURATED
+from isotherm.ops import Problem
+from isotherm.probe.capture import Capture, Factor, Kept
+from isotherm.probe.session import Call, Session
+from isotherm.stats import RowStats
+
+SUMS = ("rows", "valid", "fractions", "logit_std", "entropy", "gate", "saturated", "invalid")
+"""What is added up for each head: rows, valid rows, rows with an entropy fraction, and sums over these."""
+Key = tuple[str, int]
+"""A module's name, and which of its calls in one forward this is."""
+
+
+@dataclass(frozen=True)
+class Origin:
+    """Where a layer's q and k come from, for whoever wants to change that."""
+
+    q: Factor
+    k: Factor
+    heads: int
+    key_heads: int
+
+
+@dataclass
+class LayerTotals:
+    """What the calls of one layer have added up to: `sums` [len(SUMS), heads] and `largest` logit [heads], on the device, and
+    the squared gradients of its q and k, filled in by the backward pass."""
+
+    sums: Tensor
+    largest: Tensor
+    squares: dict[str, list[Tensor]] = field(default_factory=lambda: {"q": [], "k": []})
+
+    @classmethod
+    def of(cls, stats: RowStats) -> "LayerTotals":
+        """The totals of one call."""
+        valid = ~(stats.empty | stats.broken)
+        fraction, gate = stats.entropy_fraction, stats.jacobian_trace
+        known = fraction.isfinite()
+        terms = (
+            ~stats.empty,
+            valid,
+            known,
+            torch.where(valid, stats.logit_std, 0.0),
+            torch.where(known, fraction, 0.0),
+            torch.where(valid, gate, 0.0),
+            valid & known & (gate < SATURATED),
+            stats.invalid,
+        )
+        sums = torch.stack([term.double().sum((0, 2)) for term in terms])
+        largest = torch.where(valid, stats.max_logit, -torch.inf).transpose(0, 1).flatten(1)
+        nothing = largest.new_full((largest.shape[0], 1), -torch.inf)
+        return cls(sums, torch.cat([largest, nothing], 1).amax(1))
+
+    def add(self, other: "LayerTotals") -> None:
+        """Count another call of the same layer in."""
+        self.sums = self.sums + other.sums
+        self.largest = torch.maximum(self.largest, other.largest)
+        for name, squares in other.squares.items():
+            self.squares[name] += squares
+
+
+class TrainingSession(Session):
+    """Follows the forwards of one training step: those that need gradients. Validation passes are left alone.
+
+    `trusted` outlives the session: calls that were once replayed and gave what the model computed are not replayed again.
+    """
+
+    def __init__(self, model: nn.Module, rows: int | None, trusted: set[tuple[str, str]], *, traces: bool) -> None:
+        super().__init__(model)
+        self.traces = traces
+        self.totals: dict[Key, LayerTotals] = {}
+        self.origins: dict[Key, Origin] = {}
+        self.forwards = 0
+        self.result: Any = None
+        self._rows, self._trusted = rows, trusted
+        self._measured: list[LayerTotals] = []
+        self._heads: list[tuple[int, int]] = []
+
+    def enter(self, module: nn.Module) -> bool:
+        if not self.frames.stack and not torch.is_grad_enabled():
+            return False
+        return super().enter(module)
+
+    def leave(self, module: nn.Module, given: Any, result: Any) -> None:
+        super().leave(module, given, result)
+        self._release()
+        if not self.frames.stack and result is not None:
+            self._end_forward(result)
+
+    def capture(
+        self, call: Call, module: nn.Module | None = None, agrees: Callable[[Problem], bool] | None = None
+    ) -> bool:
+        subject = self._subject(module)[0], call.implementation
+        if not super().capture(call, module, None if subject in self._trusted else agrees):
+            return False
+        if agrees is not None:
+            self._trusted.add(subject)
+        for name, tensor in zip("qk", call.made or (call.q, call.k), strict=True):
+            if tensor.grad_fn is not None:  # otherwise it is no part of the graph, whatever it requires
+                self._measured[-1].squares[name].append(_squares(tensor))
+        return True
+
+    def add(self, capture: Capture) -> None:
+        """Measure the call now."""
+        super().add(capture)
+        with torch.autocast(capture.problem.q.device.type, enabled=False):
+            self._measured.append(LayerTotals.of(_measure(capture, self._rows)))
+        self._heads.append((capture.problem.q.shape[1], capture.problem.k.shape[1]))
+
+    def withdraw(self, *indices: int) -> list[Capture]:
+        for index in sorted(indices, reverse=True):
+            del self._measured[index], self._heads[index]
+        return super().withdraw(*indices)
+
+    def _release(self) -> None:
+        """Let go of the q and k of calls whose module has returned."""
+        captures = self.seen.captures
+        for place, capture in enumerate(captures):
+            if capture.problem.k.numel():
+                problem = _without_tensors(capture.problem)
+                captures[place] = replace(capture, problem=problem, sink=None, padded=None)
+                self._kept[place] = Kept(captures, captures[place])
+
+    def _end_forward(self, result: Any) -> None:
+        calls: Counter[str] = Counter()
+        for capture, totals, heads in zip(self.seen.captures, self._measured, self._heads, strict=True):
+            key = capture.name, calls[capture.name]
+            calls[capture.name] += 1
+            self.origins[key] = Origin(capture.q_factor, capture.k_factor, *heads)
+            if key in self.totals and self.totals[key].largest.shape == totals.largest.shape:
+                self.totals[key].add(totals)
+            else:
+                self.totals[key] = totals
+        self.seen.captures.clear()
+        self._kept.clear()
+        self._measured.clear()
+        self._heads.clear()
+        self.forwards += 1
+        self.result = result
+
+
+def _measure(capture: Capture, rows: int | None) -> RowStats:
+    """Statistics of every row, or of about `rows` rows a head, spread over the batch."""
+    problem = capture.problem
+    each = None if rows is None else max(1, -(-rows // max(1, problem.q.shape[0])))
+    return statistics(problem, capture.sink, each, [problem.scale], padded=capture.padded)[0]
+
+
+def _squares(tensor: Tensor) -> Tensor:
+    """The squared length of the tensor's gradient: 0 now, and filled in by the backward pass."""
+    total = torch.zeros((), dtype=torch.float32, device=tensor.device)
+
+    def note(gradient: Tensor) -> None:
+        total.add_(torch.linalg.vector_norm(gradient.detach(), dtype=torch.float32).square())
+
+    tensor.register_hook(note)
+    return total
+
+
+def _without_tensors(problem: Problem) -> Problem:
+    nothing = problem.k.new_empty(0)
+    return replace(
+        problem, q=nothing, k=nothing, v=nothing, bias=None, visibility=replace(problem.visibility, mask=None)
+    )

@@ -1,0 +1,1 @@
+"""A run that is watched, on a terminal and as one page, from its record."""

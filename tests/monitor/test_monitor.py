@@ -1,0 +1,269 @@
+"""The monitor in a training loop: what it reads is right, and training is what it would be without it."""
+
+import gc
+import pickle
+
+import numpy as np
+import pytest
+import torch
+import torch.optim.optimizer as optimizers
+from torch import nn
+from torch.utils.checkpoint import checkpoint
+
+from isotherm.errors import ArgumentError, InputError
+from isotherm.monitor import store
+from isotherm.monitor.monitor import watch
+from isotherm.ops import attention
+from tests.monitor.loops import Attention, Written, batch, build, train
+
+KINDS = [Attention, Written]
+
+
+def weights(model):
+    return {name: tensor.clone() for name, tensor in model.state_dict().items()}
+
+
+def same(one, other):
+    return one.keys() == other.keys() and all(torch.equal(one[name], other[name]) for name in one)
+
+
+def expected(model, x):
+    """Statistics of every head of the first layer, from attention() on the projections."""
+    layer = model.layers[0]
+    b, t, w = x.shape
+    q, k, v = layer.qkv(x).view(b, t, 3, layer.heads, w // layer.heads).permute(2, 0, 3, 1, 4).detach()
+    return attention(q, k, v, causal=True, stats=True).stats
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_reading_holds_the_statistics_of_every_head(kind):
+    model = build(kind)
+    want = expected(model, batch(0))
+    monitor = watch(model, every=1, rows=None)
+    losses = train(model, 1, monitor)
+    reading = monitor.latest
+    assert reading.step == 0
+    assert reading.loss == pytest.approx(losses[0])
+    assert [(layer.name, layer.heads) for layer in monitor.layers] == [("layers.0", 2), ("layers.1", 4)]
+    assert {name: len(values) for name, values in reading.values.items()} == dict.fromkeys(store.rows.STATISTICS, 6)
+    for name, statistic in (("entropy", "entropy_fraction"), ("gate", "jacobian_trace"), ("logit_std", "logit_std")):
+        np.testing.assert_allclose(reading.values[name][:2], want.summary(statistic).mean, rtol=1e-5)
+    np.testing.assert_allclose(reading.values["max_logit"][:2], want.summary("max_logit").max, rtol=1e-5)
+    assert not reading.values["invalid"].any()
+
+
+def test_gradients_are_those_that_reach_q_and_k():
+    model, x = build(), batch(0)
+    monitor = watch(model, every=1)
+    train(model, 1, monitor)
+    layer = build().layers[0]
+    projected = layer.qkv(x)
+    projected.retain_grad()
+    layer.qkv.forward = lambda _: projected
+    rest = build().layers[1]
+    y = x + layer(x)
+    (y + rest(y) - x.roll(1, 1)).square().mean().backward()
+    q, k, _ = projected.grad.chunk(3, -1)
+    assert monitor.latest.gradients["q"][0] == pytest.approx(q.norm().item(), rel=1e-4)
+    assert monitor.latest.gradients["k"][0] == pytest.approx(k.norm().item(), rel=1e-4)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(("every", "rows"), [(1, None), (10, 4)])
+def test_training_is_bit_for_bit_what_it_would_be(kind, every, rows):
+    plain, watched = build(kind), build(kind)
+    before = train(plain, 200)
+    random = torch.get_rng_state()
+    assert train(watched, 200, watch(watched, every=every, rows=rows)) == before
+    assert torch.equal(torch.get_rng_state(), random)
+    assert same(weights(plain), weights(watched))
+
+
+def test_nothing_is_left_on_the_model_or_in_pytorch():
+    model = build()
+    clean = nn.Module.__call__, len(optimizers._global_optimizer_pre_hooks), len(pickle.dumps(model))
+    with watch(model, every=1):
+        model(batch(0)).sum().backward()
+        assert nn.Module.__call__ is not clean[0]
+        assert not any(vars(module)[name] for module in model.modules() for name in vars(module) if "hooks" in name)
+        model.zero_grad()
+        assert len(pickle.dumps(model)) == clean[2]
+    assert (nn.Module.__call__, len(optimizers._global_optimizer_pre_hooks)) == clean[:2]
+
+
+def test_it_reads_every_so_many_steps_and_none_in_between():
+    model, steps = build(), []
+    monitor = watch(model, every=4, on_alert=None)
+    monitor._tell = lambda reading: steps.append(reading.step)
+    train(model, 10, monitor)
+    assert steps == [0, 4, 8]
+
+
+def test_validation_is_left_alone():
+    model = build()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with watch(model, every=1, rows=None) as monitor:
+        with torch.no_grad():
+            model(100 * batch(5))
+        model(batch(0)).square().mean().backward()
+        with torch.no_grad():
+            model(100 * batch(5))
+        optimizer.step()
+    np.testing.assert_allclose(
+        monitor.latest.values["max_logit"][:2], expected(build(), batch(0)).summary("max_logit").max, rtol=1e-4
+    )
+
+
+def test_micro_batches_of_one_step_are_one_reading():
+    whole, parts = build(), build()
+    one, other = watch(whole, every=1, rows=None), watch(parts, every=1, rows=None)
+    optimizer = torch.optim.SGD(whole.parameters(), lr=0.0)
+    with one:
+        whole(batch(0, 6)).square().mean().backward()
+        optimizer.step()
+    train(parts, 1, other, lr=0.0, pieces=2)
+    for name in one.latest.values:
+        np.testing.assert_allclose(other.latest.values[name], one.latest.values[name], rtol=1e-5)
+
+
+@pytest.mark.parametrize("reentrant", [False, True])
+def test_a_checkpointed_call_counts_once(reentrant):
+    class Checkpointed(Attention):
+        def forward(self, x):
+            return checkpoint(super().forward, x, use_reentrant=reentrant)
+
+    plain, model = build(), build(Checkpointed)
+    one, other = watch(plain, every=1, rows=None), watch(model, every=1, rows=None)
+    for it, monitor in ((plain, one), (model, other)):
+        optimizer = torch.optim.SGD(it.parameters(), lr=0.0)
+        with monitor:
+            it(batch(0).requires_grad_()).square().mean().backward()
+            optimizer.step()
+    for name in one.latest.values:
+        np.testing.assert_array_equal(other.latest.values[name], one.latest.values[name])
+
+
+def test_statistics_are_taken_in_full_precision_under_autocast():
+    model = build()
+    monitor = watch(model, every=1, rows=None)
+    train(model, 1, monitor, precision=lambda: torch.autocast("cpu", torch.bfloat16))
+    want = expected(build(), batch(0)).summary("entropy_fraction").mean
+    np.testing.assert_allclose(monitor.latest.values["entropy"][:2], want, atol=2e-3)  # q and k are bfloat16
+    assert monitor.events == []
+
+
+def test_a_closure_runs_inside_the_optimizers_step():
+    model = build()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+    def closure():
+        optimizer.zero_grad()
+        loss = model(batch(0)).square().mean()
+        loss.backward()
+        return loss
+
+    with watch(model, every=1) as monitor:
+        optimizer.step(closure)
+        assert monitor.latest.step == 0
+        optimizer.step(closure)
+    assert monitor.latest.step == 1
+
+
+def test_another_models_optimizer_is_no_clock():
+    model, other = build(), build()
+    others = torch.optim.SGD(other.parameters(), lr=0.1)
+    with watch(model, every=1) as monitor:
+        other(batch(0)).sum().backward()
+        others.step()
+        others.step()
+        assert monitor.step == 0
+    assert monitor.latest is None
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+@pytest.mark.parametrize("attached", ["before", "after"])
+def test_a_compiled_model_is_compiled_once(attached):
+    from torch._dynamo.utils import counters
+
+    def graphs(watched):
+        torch._dynamo.reset()
+        counters.clear()
+        model = build()
+        monitor = watch(model, every=2) if watched and attached == "before" else None
+        compiled = torch.compile(model, backend="aot_eager")
+        monitor = watch(compiled, every=2) if watched and attached == "after" else monitor
+        losses = train(compiled, 6, monitor)
+        return losses, counters["stats"]["unique_graphs"], monitor
+
+    plain, watched = graphs(False), graphs(True)
+    assert watched[1] == plain[1]
+    np.testing.assert_allclose(watched[0], plain[0], rtol=1e-6)
+    assert watched[2].latest.step == 4
+    assert [layer.name for layer in watched[2].layers] == ["layers.0", "layers.1"]
+
+
+def test_an_error_inside_the_monitor_is_told_once_and_training_goes_on(monkeypatch):
+    plain, model = build(), build()
+    before = train(plain, 6)
+    monitor = watch(model, every=1)
+
+    def broken(*_):
+        raise RuntimeError("no such luck")
+
+    monkeypatch.setattr(monitor, "_gather", broken)
+    with pytest.warns(RuntimeWarning, match="no such luck") as told:
+        assert train(model, 6, monitor) == before
+    assert len(told) == 1
+    assert [event.kind for event in monitor.events] == ["trouble"]
+
+
+def test_a_model_without_attention_is_told_once():
+    model = nn.Linear(16, 16)
+    with pytest.warns(RuntimeWarning, match="no attention was seen") as told:
+        train(model, 4, watch(model, every=1))
+    assert len(told) == 1
+
+
+def test_memory_does_not_grow():
+    model = build()
+    monitor = watch(model, every=1, rows=2)
+    train(model, 20, monitor)
+
+    def objects():
+        gc.collect()
+        return sum(issubclass(type(one), torch.Tensor) for one in gc.get_objects())
+
+    before = objects()
+    train(model, 60, watch(model, every=1, rows=2))
+    assert objects() <= before
+
+
+def test_a_run_that_is_resumed_goes_on_in_its_store(tmp_path):
+    path = tmp_path / "run.db"
+    model = build()
+    train(model, 6, watch(model, every=2, store=path))
+    monitor = watch(model, every=2, store=path)
+    monitor.start(3)
+    train(model, 4, None, first=3)
+    monitor.stop()
+    record = store.read(path)
+    assert [reading.step for reading in record.readings] == [0, 2, 4, 6]
+    assert [event.kind for event in record.events] == ["resumed"]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [({"every": 0}, "every"), ({"every": 1.5}, "every"), ({"rows": 0}, "rows"), ({"rows": True}, "rows")],
+)
+def test_what_cannot_be_used_is_refused_by_name(options, message):
+    with pytest.raises(ArgumentError, match=message):
+        watch(build(), **options)
+
+
+def test_no_module_and_no_store(tmp_path):
+    with pytest.raises(ArgumentError, match="model"):
+        watch("gpt2")
+    (tmp_path / "notes.txt").write_text("mine")
+    with pytest.raises(InputError, match="notes"):
+        watch(build(), store=tmp_path / "notes.txt")
+    assert (tmp_path / "notes.txt").read_text() == "mine"
