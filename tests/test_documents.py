@@ -12,14 +12,14 @@ from isotherm.record import check
 
 ROOT = Path(__file__).parent.parent
 PAIRS = [("README.md", "README.zh.md")] + [
-    (f"docs/{name}.md", f"docs/{name}.zh.md") for name in ("check", "cost", "explain", "train", "sweep")
+    (f"docs/{name}.md", f"docs/{name}.zh.md") for name in ("check", "cost", "explain", "train", "sweep", "watch")
 ]
 DOCUMENTS = sorted(
     path.relative_to(ROOT).as_posix()
     for where in (".", "docs", "docs/notes", ".github")
     for path in (ROOT / where).glob("*.md")
 )
-README_LINES = 110
+README_LINES = 120
 
 
 def read(name: str) -> str:

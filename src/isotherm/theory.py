@@ -9,12 +9,15 @@ from functools import lru_cache
 from math import ceil, erfc, exp, isfinite, log, log1p, pi, sqrt
 
 import numpy as np
+from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import NDArray
 
 from isotherm.errors import ArgumentError
 from isotherm.language import Text
 
 Floats = NDArray[np.float64]
+MOST_PARTS = 64
+"""Steps of the inner quadrature for one of the outer, up to which they share their values."""
 
 _POSITIVE_INTEGER = Text("an integer of at least 1", "不小于 1 的整数")
 _NON_NEGATIVE = Text("a finite number of at least 0", "不小于 0 的有限数")
@@ -168,31 +171,43 @@ def _log_normal_cdf(z: Floats) -> Floats:
 
 
 def _laplace(x: Floats, sigma: float) -> tuple[Floats, Floats, Floats, Floats]:
-    """At t = eˣ, with w = t·eˢ: E[w e⁻ʷ], E[w² e⁻ʷ], −E[w e⁻ʷ (ln w + γ)] and ln E[e⁻ʷ].
+    """At t = eˣ, with w = t·eˢ: E[w e⁻ʷ], E[w² e⁻ʷ], −E[w e⁻ʷ (ln w + γ)] and ln E[e⁻ʷ], for evenly spaced x.
 
     The trapezoid rule converges exponentially for both forms: over s for small σ; for large σ over v = ln w, where
-    e^(v − eᵛ) is a density of unit width and E[e⁻ʷ] its average of P(s < v − x).
+    e^(v − eᵛ) is a density of unit width and E[e⁻ʷ] its average of P(s < v − x). The spacing of x is a multiple of that
+    rule's, so that every function is computed once for each sum or difference of the two, not for each pair; where x is so
+    far apart that there are fewer pairs, for each pair.
     """
+    spacing, fine = float(x[1] - x[0]), min(0.3, sigma / 2)
+    shared = spacing < MOST_PARTS * fine
+    parts = ceil(spacing / fine) if shared else 1
+    step = spacing / parts if shared else 0.3
     if sigma < 8:
-        step = min(0.5, 0.3 / sigma)
-        z = np.arange(-10, 10 + step, step)
-        v = np.minimum(x[:, None] + sigma * z, 6.0)
+        pace = step / sigma if shared else min(0.5, 0.3 / sigma)
+        z = np.arange(-10, 10 + pace, pace)
+        first_sum, count = x[0] - 10 * sigma, parts * (len(x) - 1) + len(z)
+        v = np.minimum(first_sum + step * np.arange(count) if shared else x[:, None] + sigma * z, 6.0)
         weight = np.exp(-z * z / 2)
         weight /= weight.sum()
         w = np.exp(v)
-        density, low, high = w * np.exp(-w), np.exp(-w) @ weight, -np.expm1(-w) @ weight
-        moments = density @ weight, (density * w) @ weight, (density * (-v - np.euler_gamma)) @ weight
+        density = w * np.exp(-w)
+        seen = [density, density * w, density * (-v - np.euler_gamma), np.exp(-w), -np.expm1(-w)]
+        if shared:
+            seen = [sliding_window_view(it, len(z))[::parts] for it in seen]
+        first, second, surprise, low, high = (it @ weight for it in seen)
     else:
-        v = np.arange(-45, 6, 0.3)
+        v = np.arange(-45, 6, step)
         w = np.exp(v)
-        gumbel = 0.3 * w * np.exp(-w)
-        z = (v - x[:, None]) / sigma
-        density = np.exp(-z * z / 2) / (sigma * sqrt(2 * pi))
-        tail = _normal_tail(z)
+        gumbel = step * w * np.exp(-w)
+        apart = v[0] - x[-1] + step * np.arange(parts * (len(x) - 1) + len(v)) if shared else v - x[:, None]
+        z = apart / sigma
+        density, tail = np.exp(-z * z / 2) / (sigma * sqrt(2 * pi)), _normal_tail(z)
+        if shared:
+            density, tail = (sliding_window_view(it, len(v))[::parts][::-1] for it in (density, tail))
         low, high = (1 - tail) @ gumbel, tail @ gumbel
-        moments = density @ gumbel, density @ (gumbel * w), density @ (gumbel * (-v - np.euler_gamma))
+        first, second, surprise = (density @ it for it in (gumbel, gumbel * w, gumbel * (-v - np.euler_gamma)))
     log_phi = np.where(high < 0.5, np.log1p(-np.minimum(high, 0.5)), np.log(np.maximum(low, 1e-300)))
-    return *moments, log_phi
+    return first, second, surprise, log_phi
 
 
 @lru_cache(maxsize=512)

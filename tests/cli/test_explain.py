@@ -240,7 +240,7 @@ def test_the_whole_way_from_experiment_to_page_and_from_the_cache(capsys, toys, 
 
 
 def test_ctrl_c_exits_130_says_what_is_kept_and_writes_nothing(toys, tmp_path):
-    slow = toys("two", body="time.sleep(60)")
+    slow = toys("one", body="time.sleep(60)")  # claims start from the last one
     script = tmp_path / "toys" / "interrupted.py"
     script.write_text(
         "import sys\nfrom isotherm.cli import run\n"
@@ -262,7 +262,7 @@ def test_ctrl_c_exits_130_says_what_is_kept_and_writes_nothing(toys, tmp_path):
         start_new_session=True,
     )
     deadline = time.monotonic() + 90
-    while toys.ran() != ["one", "two"] and time.monotonic() < deadline:
+    while toys.ran() != ["two", "one"] and time.monotonic() < deadline:
         time.sleep(0.05)
     os.killpg(process.pid, signal.SIGINT)
     out, err = process.communicate(timeout=30)

@@ -159,6 +159,16 @@ def model() -> dict[str, bytes]:
         return {f"model/{name}": data for name, data in files_of(folder).items()}
 
 
+@cache
+def watched() -> tuple[bytes, Any]:
+    """A run that was watched: its store, and its record as a plain tree."""
+    from tests.monitor.runs import run
+
+    with tempfile.TemporaryDirectory() as made:
+        record = run(Path(made) / "run.db", steps=range(0, 3000, 100))
+        return (Path(made) / "run.db").read_bytes(), json.loads(json.dumps(to_plain(record)))
+
+
 BASES = {"site": site, "trained": trained, "swept": swept, "model": model}
 
 

@@ -36,7 +36,7 @@ OUTPUTS = ("out/x", "out", "out/a/b", "out/" + "x" * 300, "out/\udcff", "out/温
 PATHS = (*OUTPUTS, "out/", "out/.", "out/./x/../y", "good.json/x", "out/.keep", "out/.keep/x", "out/a\nb")
 """Where a report may be asked for. Never a device: what writes to one by mistake may destroy it."""
 LANGUAGES = ((), ("--lang", "en"), ("--lang", "zh"), ("--lang=zh",))
-WRITES = {"--html", "--markdown", "--out", "--store"}
+WRITES = {"--html", "--markdown", "--out", "--store", "--csv", "--parquet"}
 
 
 def rules(random: Random) -> Case:
@@ -283,6 +283,21 @@ def models(random: Random) -> Case:
     return Case((*words, *more), {name: data}, "model")
 
 
+def watched_runs(random: Random) -> Case:
+    """A damaged store of a run that was watched, or its damaged JSON, shown or exported."""
+    data, tree = examples.watched()
+    if random.random() < 0.5:
+        name, damaged = "r.db", change_bytes(data, random)
+    else:
+        name, damaged = "r.json", as_json(change_tree(tree, random))
+    ways = [
+        ("watch",),
+        ("watch", "--html", "out/p.html"),
+        ("export", "--csv", "out/p.csv"),
+    ]
+    return Case((*random.choice(ways), name, *random.choice(LANGUAGES)), {name: damaged, "out/.keep": b""})
+
+
 TARGETS: dict[str, tuple[float, Callable[[Random], Case]]] = {
     "rules": (30, rules),
     "command lines": (40, command_lines),
@@ -295,5 +310,6 @@ TARGETS: dict[str, tuple[float, Callable[[Random], Case]]] = {
     "runs": (8, runs),
     "stores": (8, stores),
     "models": (8, models),
+    "watched runs": (10, watched_runs),
 }
 """Each generator, and its share of the cases: most go to readers that answer within milliseconds."""

@@ -206,7 +206,7 @@ def test_what_a_claim_prints_is_not_on_standard_output(toy, capfd):
 
 
 def test_an_interrupted_run_goes_on_where_it_was(toy, own_cache):
-    orders = [toy("one"), toy("slow", body="time.sleep(60)")]
+    orders = [toy("slow", body="time.sleep(60)"), toy("one")]  # claims start from the last one
     code = f"from isotherm.lab.runner import ClaimOrder, run\nif __name__ == '__main__':\n    run({orders!r}, jobs=1)\n"
     script = toy.folder / "interrupted.py"
     script.write_text(code, encoding="utf-8")
@@ -224,7 +224,7 @@ def test_an_interrupted_run_goes_on_where_it_was(toy, own_cache):
     assert len(list(own_cache.iterdir())) == 1
     toy("slow")
     cache._imports.cache_clear()
-    assert [outcome.kept for outcome in run(orders, jobs=1)] == [True, False]
+    assert [outcome.kept for outcome in run(orders, jobs=1)] == [False, True]
 
 
 def test_the_cache_is_where_the_platform_keeps_caches(monkeypatch, tmp_path):

@@ -11,6 +11,7 @@ from isotherm.record import (
     Heatmap,
     Line,
     Measured,
+    Quotation,
     Step,
     Timed,
 )
@@ -83,7 +84,10 @@ def record(name="dot-variance", verdict="confirmed", **changes):
             ),
             Step(Text("So the spread is its root.", "所以散布是它的平方根。")),
         ),
-        "errata": (Erratum("002", Text("the variance is √d", "方差是 √d"), Text("the variance is d", "方差是 d")),),
+        "errata": (
+            Erratum("002", Text("the variance is √d", "方差是 √d"), Text("the variance is d", "方差是 d"), line="20"),
+        ),
+        "quotations": (Quotation("000", "21", Text("the dot product has variance dk", "点积的方差为dk")),),
     }
     return ClaimRecord(**{**given, **changes})
 
@@ -140,6 +144,7 @@ def hostile():
         figures=(figure,),
         heatmaps=(grid,),
         steps=(Step(bad, f"<mi>x</mi>{ATTACK}"), Step(bad, '<mi href="javascript:alert(1)">x</mi>')),
-        errata=(Erratum(ATTACK, bad, bad),),
+        errata=(Erratum(ATTACK, bad, bad, line=ATTACK),),
+        quotations=(Quotation(ATTACK, ATTACK, bad), Quotation("000", ATTACK, bad)),
     )
     return book(claim, failed=(Missing("x", bad),))

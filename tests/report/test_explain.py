@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from isotherm.language import Text
-from isotherm.record import Figure, Heatmap, Line
+from isotherm.record import Figure, Heatmap, Line, Measured
 from isotherm.record import claim as claim_records
 from isotherm.report.draw import svg
 from isotherm.report.draw import terminal as plot
@@ -107,6 +107,30 @@ def test_inside_the_page_a_drawing_has_both_languages_and_no_style():
     assert "<style" not in drawn
 
 
+def test_few_points_stand_by_themselves_and_have_whiskers():
+    few = Line(Text("few", "少"), (1.0, 2.0), (1.0, 2.0), (0.5, 1.5), (1.5, 2.5))
+    level = Line(Text("level", "平"), (1.0, 2.0), (1.5, 1.5))
+    enough = Line(Text("enough", "多"), (1.0, 1.3, 1.7, 2.0), (1.0, 1.2, 1.7, 2.0))
+    joined = [look.joined for look in series(replace(claims.curves(), lines=(few, level, enough)))]
+    assert joined == [False, True, True]
+    drawn = svg.draw(replace(claims.curves(), lines=(few, replace(few, name=level.name))), "en")
+    assert not re.search(r'class="c\d stroke (curve|solid band)"', drawn)
+    assert len(re.findall(r'class="c\d stroke whisker"', drawn)) == 2
+    places = [float(x) for x in re.findall(r'<circle cx="([\d.]+)"', drawn)]
+    assert len(set(places)) == len(places)
+
+
+def test_seven_lines_have_seven_colours():
+    lines = tuple(Line(Text(f"{i}", f"{i}"), (1.0, 2.0), (1.0, 2.0)) for i in range(7))
+    assert len({look.colour for look in series(replace(claims.curves(), lines=lines))}) == 7
+
+
+def test_no_number_stands_under_the_boundary_of_a_heat_map():
+    plain = svg.draw(replace(claims.heatmap(), boundary=None), "en")
+    crossed = svg.draw(claims.heatmap(), "en")
+    assert plain.count('class="cell-') > crossed.count('class="cell-') > 0
+
+
 def test_sources_differ_by_more_than_colour():
     looks = {look.line.source: look for look in series(claims.curves())}
     assert (looks["measured"].dash, looks["measured"].marker is not None) == (None, True)
@@ -196,6 +220,9 @@ def test_a_terminal_shows_every_part():
         "Tested inequality",
         "Variances add up.",
         "Var(q·k) = d_k",
+        "「点积的方差为dk」  document 000, line 21",
+        "the dot product has variance dk",
+        "Erratum, document 002, line 20: “the variance is √d” → the variance is d",
     ):
         assert part in out
     assert "✔ confirmed" in out
@@ -206,6 +233,33 @@ def test_a_terminal_shows_every_part():
     assert "? not run" in out
     assert "3 errata in the documents" in out
     assert re.search(r"variance at d = 64\s+64.20\s+63.10 … 65.30\s+64\s+8\s+✔", out)
+
+
+def test_a_quotation_is_the_documents_own_in_both_languages_and_translated_in_one():
+    english, chinese = (shown(claims.usual(), language, derive=True) for language in ("en", "zh"))
+    assert english.count("点积的方差为dk") == chinese.count("点积的方差为dk") == 3
+    assert english.count("the dot product has variance dk") == 3
+    assert "the dot product" not in chinese
+    assert "文档 000 第 21 行" in chinese
+
+
+def test_a_closer_look_shows_every_curve_and_more_numbers():
+    assert "Three readings side by side." in shown(claims.usual(), derive=True)
+    many = claims.timed(measured=tuple(Measured(Text(f"number {i}", f"数 {i}"), float(i)) for i in range(30)))
+    assert "number 19" in shown(claims.book(many), derive=True)
+    assert "… and 11 more numbers" in shown(claims.book(many), derive=True)
+    assert "number 19" not in shown(claims.book(many))
+    assert "… and 23 more numbers" in shown(claims.book(many))
+
+
+MATRIX = "<mi>J</mi><mo>=</mo><mo>(</mo><mtable>{}</mtable><mo>)</mo>".format(
+    "".join(f"<mtr>{''.join(f'<mtd><mn>{cell}</mn></mtd>' for cell in row)}</mtr>" for row in ((1, 20), (0, 3)))
+)
+
+
+def test_a_matrix_is_drawn_on_several_lines():
+    assert mathml.to_lines(MATRIX) == ["J = ⎡ 1  20 ⎤", "    ⎣ 0  3  ⎦"]
+    assert mathml.to_text(MATRIX) == "J = ([1, 20; 0, 3])"
 
 
 def test_what_recorded_runs_found_is_in_the_terminal_and_on_the_page():
@@ -315,8 +369,11 @@ def test_every_claim_speaks_both_languages():
     for name in registry.CLAIMS:
         if name not in registry.missing():
             claim = registry.load(name)
+            own = [
+                it for it in claim.quotations if it.words.en != it.words.zh
+            ]  # some lines of the documents are English
             for text in texts(
-                [claim.title, claim.question, claim.statement, claim.hypothesis, claim.steps, claim.errata]
+                [claim.title, claim.question, claim.statement, claim.hypothesis, claim.steps, claim.errata, own]
             ):
                 if what := one_language_only(text):
                     wrong[name, text.en[:40]] = what

@@ -88,6 +88,11 @@ def run(options: ExplainOptions) -> int:
 
         terminal.show(book, Console(), current(), derive=bool(options.claims))
     tell(options, book, outcomes, note)
+    return exit_code(options, book)
+
+
+def exit_code(options: ExplainOptions, book: Book) -> int:
+    """0: as on record; 1: a verdict has changed; 2: a claim failed, or one that was asked for could not run."""
     if book.failed or (options.claims and book.skipped):
         return 2
     return int(bool(book.changed()))
@@ -157,6 +162,8 @@ class Lines(Listener):
 
 def bind(options: ExplainOptions, outcomes: tuple[ClaimOutcome, ...]) -> Book:
     """Sort the outcomes into chapters; claims that failed or could not run have lists of their own."""
+    from isotherm.lab.story import story
+
     found = {outcome.claim: outcome.timed for outcome in outcomes if outcome.timed is not None}
     chapters = tuple(
         Chapter(it.id, it.title, it.lead, tuple(found[claim] for claim in it.claims if claim in found))
@@ -164,7 +171,7 @@ def bind(options: ExplainOptions, outcomes: tuple[ClaimOutcome, ...]) -> Book:
     )
     failed = tuple(Missing(it.claim, it.failure) for it in outcomes if it.failure is not None)
     skipped = tuple(Missing(it.claim, _needs(it.needs)) for it in outcomes if it.needs)
-    return Book(SCHEMA, options.size, options.device, chapters, failed, skipped)
+    return Book(SCHEMA, options.size, options.device, chapters, failed, skipped, story())
 
 
 def write(book: Book, path: Path) -> Text | None:
@@ -181,6 +188,17 @@ def _needs(names: tuple[str, ...]) -> Text:
 
 def tell(options: ExplainOptions, book: Book, outcomes: tuple[ClaimOutcome, ...], note: Text | None) -> None:
     """Say what was skipped, failed, changed and written."""
+    tell_problems(options, book, outcomes, note)
+    if options.out is not None:
+        say(WROTE.format(path=Path(options.out) / "index.html"))
+    elif not options.as_json:
+        say(GET_PAGE)
+
+
+def tell_problems(
+    options: ExplainOptions, book: Book, outcomes: tuple[ClaimOutcome, ...], note: Text | None = None
+) -> None:
+    """Say what was skipped, failed and changed."""
     lines = [Text("{id}: {why}", "{id}：{why}").format(id=it.id, why=it.why) for it in book.skipped]
     for it in book.failed:
         lines.append(FAILED.format(id=it.id, why=it.why))
@@ -195,10 +213,6 @@ def tell(options: ExplainOptions, book: Book, outcomes: tuple[ClaimOutcome, ...]
         for outcome in outcomes:
             for row in outcome.trace.splitlines():
                 say(row)
-    if options.out is not None:
-        say(WROTE.format(path=Path(options.out) / "index.html"))
-    elif not options.as_json:
-        say(GET_PAGE)
 
 
 def show_list(names: tuple[str, ...], as_json: bool) -> None:

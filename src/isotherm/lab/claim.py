@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from isotherm.language import Text
-from isotherm.record import CLAIM_SCHEMA, ClaimRecord, Erratum, Figure, Heatmap, Measured, Step, Verdict
+from isotherm.record import CLAIM_SCHEMA, ClaimRecord, Erratum, Figure, Heatmap, Measured, Quotation, Step, Verdict
 
 
 @dataclass(frozen=True)
@@ -86,6 +86,7 @@ class Claim:
     seed: int = 0
     steps: tuple[Step, ...] = ()
     errata: tuple[Erratum, ...] = ()
+    quotations: tuple[Quotation, ...] = ()
     needs: tuple[str, ...] = ()
 
     def setting(self, size: str = "quick", device: str = "cpu", **options: Any) -> Setting:

@@ -1,13 +1,19 @@
 """What a claim says, apart from what it measures: `en.md` and `zh.md` beside the claim's `experiment.py`.
 
-A file of content has these headings, in this order; `derivation`, `errata` and `words` may be missing:
+A file of content has these headings, in this order; the last four may be missing:
 
     # Title
     ## question, ## statement, ## hypothesis       a paragraph each
+    ## quotation                                   ### 001:72 for line 72 of document 001; below it the line's own words in
+                                                   zh.md, their translation in en.md
     ## derivation                                  numbered sentences; a line $$…$$ below one is its formula in LaTeX
-    ## errata                                      ### 001 for document 001, «> what it says», then what is right;
-                                                   ### 001 remark where it is no error but there is more to say
+    ## errata                                      ### 001:72, «> what it says», then what is right;
+                                                   ### 001:72 remark where it is no error but there is more to say
     ## words                                       ### name, then a sentence that the experiment uses under that name
+
+The words of a document are literal, but for its markup: LaTeX and emphasis are plain text. …… leaves something out, and
+〔〕 holds what is supplied, such as a character that our copy of 004 has lost. `tests/lab/test_quotations.py` compares them
+with the lines themselves.
 
 Sentences may have fields, such as `{largest:.2f}`, which the experiment fills with what it measured. Both languages have the
 same headings, names, fields and formulas: `tests/lab/test_content.py` compares them.
@@ -23,9 +29,10 @@ from typing import Any
 
 from isotherm.lab.claim import Claim
 from isotherm.language import LANGUAGES, Text
-from isotherm.record import Erratum, ErratumKind, Step
+from isotherm.record import Erratum, ErratumKind, Quotation, Step
 
 PARAGRAPHS = ("title", "question", "statement", "hypothesis")
+LISTS = ("quotations", "steps", "errata")
 Sections = dict[str, str]
 """Headings of one level with the text below each."""
 
@@ -40,6 +47,7 @@ class Content:
     hypothesis: Text
     steps: tuple[Step, ...]
     errata: tuple[Erratum, ...]
+    quotations: tuple[Quotation, ...]
     words: Mapping[str, Text]
 
     def __getitem__(self, name: str) -> Text:
@@ -47,7 +55,7 @@ class Content:
 
     def claim(self, **measured: Any) -> Claim:
         """The claim: this content, and the experiment's own fields."""
-        return Claim(**{name: getattr(self, name) for name in (*PARAGRAPHS, "steps", "errata")}, **measured)
+        return Claim(**{name: getattr(self, name) for name in (*PARAGRAPHS, *LISTS)}, **measured)
 
 
 def read_content(experiment: str | Path) -> Content:
@@ -56,10 +64,14 @@ def read_content(experiment: str | Path) -> Content:
     texts = {name: Text(one.paragraph(name), other.paragraph(name)) for name in PARAGRAPHS}
     steps = zip(one.steps, other.steps, strict=True)
     errata = zip(one.errata, other.errata, strict=True)
+    quoted = zip(one.quotations, other.quotations, strict=True)
     return Content(
         **texts,
-        steps=tuple(Step(Text(a, b), _mathml(latex)) for (a, latex), (b, _) in steps),
-        errata=tuple(Erratum(a[0], Text(a[1], b[1]), Text(a[2], b[2]), a[3]) for a, b in errata),
+        steps=tuple(Step(Text(a, b), mathml(latex)) for (a, latex), (b, _) in steps),
+        errata=tuple(
+            Erratum(a.document, Text(a.wrong, b.wrong), Text(a.right, b.right), a.kind, a.line) for a, b in errata
+        ),
+        quotations=tuple(Quotation(document, line, Text(a, b)) for (document, line, a), (*_, b) in quoted),
         words=read_words(experiment),
     )
 
@@ -75,55 +87,84 @@ def _pages(module: str | Path) -> "list[_Page]":
     return [_Page((folder / f"{language}.md").read_text(encoding="utf-8")) for language in LANGUAGES]
 
 
+@dataclass(frozen=True)
+class _Erratum:
+    """An erratum in one language."""
+
+    document: str
+    line: str
+    wrong: str
+    right: str
+    kind: ErratumKind
+
+
 class _Page:
     """One language's file, taken apart."""
 
     def __init__(self, text: str) -> None:
         title, _, body = text.removeprefix("# ").partition("\n")
-        self.sections: Sections = {"title": title, **_sections(body, "## ")}
+        self.sections: Sections = {"title": title, **dict(_entries(body, "## "))}
 
     def paragraph(self, name: str) -> str:
-        return _joined(self.sections[name])
+        return joined(self.sections[name])
 
     @cached_property
     def words(self) -> Sections:
-        named = _sections(self.sections.get("words", ""), "### ")
-        return {name: _joined(text) for name, text in named.items()}
+        return {name: joined(text) for name, text in _entries(self.sections.get("words", ""))}
 
     @cached_property
     def steps(self) -> list[tuple[str, str]]:
-        """Each sentence of the derivation with its formula, or with nothing."""
+        return numbered(self.sections.get("derivation", ""))
+
+    @cached_property
+    def quotations(self) -> list[tuple[str, str, str]]:
+        """Document, line and words of each quotation."""
         found = []
-        for item in re.split(r"^\d+\. ", self.sections.get("derivation", ""), flags=re.M)[1:]:
-            sentence, _, formula = item.partition("$$")
-            found.append((_joined(sentence), formula.strip().removesuffix("$$").strip()))
+        for head, text in _entries(self.sections.get("quotation", "")):
+            document, _, line = head.partition(":")
+            found.append((document, line, joined(text)))
         return found
 
     @cached_property
-    def errata(self) -> list[tuple[str, str, str, ErratumKind]]:
-        """Document, what it says, what is right, and whether what it says is an error."""
-        found: list[tuple[str, str, str, ErratumKind]] = []
-        for entry in re.split(r"^### ", self.sections.get("errata", ""), flags=re.M)[1:]:
-            head, _, text = entry.partition("\n")
-            document, _, kind = head.strip().partition(" ")
-            quoted = [line for line in text.splitlines() if line.startswith(">")]
-            plain = [line for line in text.splitlines() if not line.startswith(">")]
-            wrong = _joined("\n".join(line.removeprefix(">") for line in quoted))
-            found.append((document, wrong, _joined("\n".join(plain)), "remark" if kind == "remark" else "error"))
+    def errata(self) -> list[_Erratum]:
+        found = []
+        for head, text in _entries(self.sections.get("errata", "")):
+            place, _, kind = head.partition(" ")
+            document, _, line = place.partition(":")
+            quoted = [row for row in text.splitlines() if row.startswith(">")]
+            plain = [row for row in text.splitlines() if not row.startswith(">")]
+            wrong = joined("\n".join(row.removeprefix(">") for row in quoted))
+            right = joined("\n".join(plain))
+            found.append(_Erratum(document, line, wrong, right, "remark" if kind == "remark" else "error"))
         return found
 
 
-def _joined(text: str) -> str:
+def joined(text: str) -> str:
     """Wrapped lines as one line. A Chinese paragraph stays on one line: a break would leave a space behind."""
     return " ".join(line.strip() for line in text.strip().splitlines() if line.strip())
 
 
-def _sections(text: str, mark: str) -> Sections:
+def numbered(text: str) -> list[tuple[str, str]]:
+    """Each sentence of a numbered list with the formula below it, or with nothing."""
+    found = []
+    for item in re.split(r"^\d+\. ", text, flags=re.M)[1:]:
+        sentence, _, formula = item.partition("$$")
+        found.append((joined(sentence), formula.strip().removesuffix("$$").strip()))
+    return found
+
+
+def sections(text: str, mark: str) -> Sections:
+    """The text below each heading that begins with the mark."""
+    return dict(_entries(text, mark))
+
+
+def _entries(text: str, mark: str = "### ") -> list[tuple[str, str]]:
+    """Each heading of a level with the text below it."""
     pieces = re.split(f"^{mark}", text, flags=re.M)[1:]
-    return {head.strip(): body for head, _, body in (piece.partition("\n") for piece in pieces)}
+    return [(head.strip(), body) for head, _, body in (piece.partition("\n") for piece in pieces)]
 
 
-def _mathml(latex: str) -> str:
+def mathml(latex: str) -> str:
     """A formula as MathML without the <math> element; as LaTeX where the library is missing (extra `explain`)."""
     if not latex or find_spec("latex2mathml") is None:
         return latex

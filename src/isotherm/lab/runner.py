@@ -134,7 +134,7 @@ class _Worker:
 
 
 def _pool(orders: list[tuple[ClaimOrder, CacheEntry]], jobs: int, listener: Listener) -> Iterator[ClaimOutcome]:
-    waiting = orders[::-1]
+    waiting = list(orders)  # the last claims take longest; started first, they leave no core idle at the end
     workers: list[_Worker] = []
     try:
         while waiting or workers:

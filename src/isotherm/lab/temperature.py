@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from isotherm.lab.dots import row_stats
-from isotherm.record import DimensionRow, Reading, TemperatureTable
+from isotherm.record import DimensionRow, RuleAtDimension, TemperatureTable
 from isotherm.scale import InverseSqrt, NoScale, Rule
 from isotherm.theory import RowExpectation, freezing_threshold, gaussian_attention
 
@@ -29,9 +29,9 @@ def measure(
     return TemperatureTable(n, heads * n, freezing_threshold(n), tuple(rows))
 
 
-def _read(q: Tensor, k: Tensor, rule: Rule, predicted: RowExpectation) -> Reading:
+def _read(q: Tensor, k: Tensor, rule: Rule, predicted: RowExpectation) -> RuleAtDimension:
     stats = row_stats(q, k, rule)
-    return Reading(
+    return RuleAtDimension(
         logit_std=stats.logit_std.mean().item(),
         entropy=stats.entropy_fraction.mean().item(),
         entropy_predicted=predicted.entropy / log(k.shape[2]),

@@ -19,6 +19,8 @@ from isotherm.report.payload import ALPHABET, payload, size_of
 LIMIT = 500_000
 _SCRIPTS = (
     "core.js",
+    "heads.js",
+    "bar.js",
     "charts.js",
     "heatmap.js",
     "curve.js",
@@ -29,7 +31,6 @@ _SCRIPTS = (
     "downloads.js",
     "main.js",
 )
-_ESCAPES = {ord(letter): f"\\u{ord(letter):04x}" for letter in "<>&\u2028\u2029"}
 
 
 def to_html(record: CheckRecord, language: Language | None = None) -> str:
@@ -38,7 +39,7 @@ def to_html(record: CheckRecord, language: Language | None = None) -> str:
     fixed = _vocabulary() | {"language": opening}
     room = LIMIT - len(_page(record, "", opening).encode()) - size_of(fixed) - 4000
     for _ in range(12):
-        page = _page(record, _embedded(fixed | payload(record, room)), opening)
+        page = _page(record, shell.embedded(fixed | payload(record, room)), opening)
         if len(page.encode()) <= LIMIT:
             break
         room = room * 3 // 4
@@ -58,11 +59,6 @@ def _page(record: CheckRecord, data: str, opening: Language) -> str:
 def write_html(record: CheckRecord, path: str | PathLike[str], language: Language | None = None) -> None:
     """Write the page."""
     write_atomically(path, to_html(record, language))
-
-
-def _embedded(data: dict[str, Any]) -> str:
-    text = json.dumps(data, ensure_ascii=False, separators=(",", ":"), allow_nan=False).translate(_ESCAPES)
-    return text.encode("utf-8", "replace").decode("utf-8")
 
 
 def _vocabulary() -> dict[str, Any]:

@@ -11,7 +11,7 @@ from isotherm.language import Text
 _XML = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\ud800-\udfff\ufffe\uffff]")
 _INDEX = re.compile(r"((?<![A-Za-z0-9_&])[A-Za-z]|[Α-Ωα-ω])_(?:\{([^{}]{1,12})\}|([A-Za-z0-9]{1,3})(?![A-Za-z0-9_]))")
 _POWER = re.compile(
-    r"(?<=[A-Za-z0-9)>\u200b])\^(?:\(([^()]*)\)|\{([^{}]*)\}|([+−-]?(?:\d+(?:\.\d+)?|[½¼¾]|[a-z](?![A-Za-z]))))"
+    r"(?<=[A-Za-z0-9)>\u200b])\^(?:\(([^()]*)\)|\{([^{}]*)\}|([+−-]?(?:\d+(?:\.\d+)?|[½¼¾]|[a-zT⊤](?![A-Za-z]))))"
 )
 
 

@@ -5,7 +5,7 @@ from rich.console import Console
 from rich.table import Table
 
 from isotherm.language import Text
-from isotherm.record import Reading, TemperatureTable
+from isotherm.record import RuleAtDimension, TemperatureTable
 from isotherm.report.draw.terminal import bar
 
 TITLE = Text(
@@ -54,7 +54,7 @@ def _grid(table: TemperatureTable) -> Table:
     return grid
 
 
-def _cells(reading: Reading) -> tuple[str, ...]:
+def _cells(reading: RuleAtDimension) -> tuple[str, ...]:
     return (
         f"{reading.logit_std:.2f}",
         f"{reading.entropy:.3f} ({reading.entropy_predicted:.3f})",

@@ -25,7 +25,7 @@ from isotherm.train.sweep import run_trials
 
 from .running import multiplies_by, run, value_of
 
-FEW = {"dimensions": (16, 128), "vocabulary": 10, "length": 5, "steps": 45, "lrs": (2e-2,), "seeds": 4}
+FEW = {"dimensions": (16, 128), "vocabulary": 10, "length": 5, "steps": 45, "lrs": (2e-2,), "seeds": 8}
 SHORT = {"dimensions": (16, 128), "vocabulary": 10, "length": 4, "width": 24, "steps": 60, "seeds": 4}
 MOMENT = {"vocabulary": 7, "length": 2, "width": 4, "dimensions": (3, 5), "batch": 4, "steps": 3, "seeds": 2}
 

@@ -6,6 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 from isotherm import attention
 from isotherm.errors import UnsupportedError
@@ -260,28 +261,61 @@ def test_statistics_carry_no_gradient(options, device):
     assert result.output.requires_grad
 
 
-def test_the_operators_pass_pytorchs_own_checks(device):
-    q, k, v = (x.to(device).requires_grad_() for x in Case("", batch=1, heads=2).tensors(torch.float32))
+def transposed(x):
+    """A view of one fused projection, as models make it."""
+    return torch.cat([x, x, x], 3).transpose(1, 2).contiguous().transpose(1, 2)[..., : x.shape[3]]
+
+
+def misaligned(x):
+    return torch.cat([x.new_zeros(1), x.flatten()])[1:].view(x.shape)
+
+
+LAYOUTS = {
+    "contiguous": lambda x: x,
+    "transposed": transposed,
+    "expanded": lambda x: x[:, :1].expand(x.shape),
+    "sliced": lambda x: torch.cat([x, x], 2)[:, :, : x.shape[2]],
+    "misaligned": misaligned,
+}
+
+
+@pytest.mark.parametrize("layout", LAYOUTS.values(), ids=LAYOUTS)
+def test_the_operators_pass_pytorchs_own_checks(layout, device):
+    q, k, v = (layout(x.to(device)).requires_grad_() for x in Case("", batch=2, heads=2).tensors(torch.float32))
     positions = torch.arange(13, device=device)
     arguments = (q, k, v, positions, None, None, True, 0, 0.5, 0.0, True)
     utilities = ("test_schema", "test_autograd_registration", "test_faketensor")
     torch.library.opcheck(registration.attend_op, arguments, test_utils=utilities)
     out, lse, *_ = registration.attend_op(*arguments)
-    given = (
-        *(x.detach() for x in arguments[:4]),
-        *arguments[4:10],
-        out.detach(),
-        lse.detach(),
-        out.detach(),
-        None,
-        False,
-    )
+    plain = (*(x.detach() for x in arguments[:4]), *arguments[4:10])
+    given = (*plain, out.detach(), lse.detach(), layout(out.detach()), None, False)
     torch.library.opcheck(registration.backward_op, given, test_utils=utilities)
-    bias = torch.zeros(1, 2, 13, 13, dtype=torch.float16, device=device)
+    bias = layout(torch.zeros(1, 2, 13, 13, dtype=torch.float16, device=device))
     torch.library.opcheck(registration.backward_op, (*given[:5], bias, *given[6:-1], True), test_utils=utilities)
     for rows in (None, positions[:5]):
-        given = (*(x.detach() for x in arguments[:4]), *arguments[4:10], rows, [0.25, 0.5, 1.0])
-        torch.library.opcheck(registration.measure_op, given, test_utils=utilities)
+        torch.library.opcheck(registration.measure_op, (*plain, rows, [0.25, 0.5, 1.0]), test_utils=utilities)
+
+
+@pytest.mark.parametrize("key_heads", [4, 2])
+def test_gradients_are_laid_out_for_a_graph_as_cudnn_lays_them_out(key_heads):
+    """cuDNN's gradients follow q, k and v in memory. A graph that expects another order stops with an error."""
+    with FakeTensorMode():
+        q, k, v = (
+            torch.empty(2, 32, heads, 64, device="cuda", dtype=torch.bfloat16).transpose(1, 2)
+            for heads in (4, key_heads, key_heads)
+        )
+        positions = torch.empty(32, dtype=torch.int64, device="cuda")
+        numbers = (True, 0, 0.125, 0.0)
+        out, lse, *_ = torch.ops.isotherm.attend(q, k, v, positions, None, None, *numbers, False)
+        given = (q, k, v, positions, None, None, *numbers, out, lse, out)
+        by_cudnn = torch.ops.isotherm.attend_backward(*given, None, False)
+        by_ours = torch.ops.isotherm.attend_backward(*given, lse, False)
+    assert by_cudnn[0].stride() == q.stride()
+    if key_heads == 4:
+        assert by_cudnn[1].stride() == by_cudnn[2].stride() == k.stride()
+    for got in (by_cudnn, by_ours):
+        assert [x.shape for x in got[:3]] == [x.shape for x in (q, k, v)]
+    assert all(x.is_contiguous() for x in by_ours[:3])
 
 
 @pytest.mark.parametrize("narrow", [lambda x: x.int(), lambda x: x.repeat_interleave(2)[::2]], ids=["int32", "strided"])

@@ -3,7 +3,7 @@
 It reads each passage alone; q and k are taken out by a probe, so what is measured is what the model's own kernel was given.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.resources import files
 from math import log
 
@@ -45,11 +45,11 @@ def trained() -> Loaded:
     return load(None, Loading())
 
 
-def untrained(seed: int) -> Loaded:
-    """The same configuration as transformers initialises it."""
+def untrained(loaded: Loaded, seed: int) -> Loaded:
+    """The same model as transformers initialises it."""
     with torch.random.fork_rng():
         torch.manual_seed(seed)
-        return load(None, Loading(from_config=True))
+        return replace(loaded, model=type(loaded.model)(loaded.model.config).eval())
 
 
 def read(loaded: Loaded, passage: int, tokens: int) -> Heads:

@@ -95,11 +95,18 @@ def backward_op(*given: Any) -> tuple[Tensor, Tensor, Tensor, Tensor]:
 
 
 @backward_op.register_fake
-def _(q: Tensor, k: Tensor, v: Tensor, *others: Any) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    _, _, bias, *_, wants_bias = others
-    d_q, d_k, d_v = (torch.empty(x.shape, dtype=x.dtype, device=x.device) for x in (q, k, v))
-    d_bias = torch.empty(bias.shape, dtype=bias.dtype, device=q.device) if bias is not None and wants_bias else None
-    return d_q, d_k, d_v, torch.empty(0, device=q.device) if d_bias is None else d_bias
+def _(*given: Any) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Lay the gradients out as the kernel that will run does: cuDNN's follow q, k and v in memory, ours are contiguous."""
+    *parts, output, lse, d_output, d_lse, wants_bias = given
+    call = AttentionCall(*parts)
+    bias = call.bias if wants_bias else None
+    shape, dtype = ((0,), None) if bias is None else (bias.shape, bias.dtype)
+    d_bias = torch.empty(shape, dtype=dtype, device=call.q.device)
+    if backward.cudnn_can(call, d_lse):
+        d_q, d_k, d_v, _ = backward.by_cudnn(call, output, lse, d_output)
+    else:
+        d_q, d_k, d_v = (torch.empty(x.shape, dtype=x.dtype, device=x.device) for x in (call.q, call.k, call.v))
+    return d_q, d_k, d_v, d_bias
 
 
 def _setup(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:

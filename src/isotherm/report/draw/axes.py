@@ -14,6 +14,8 @@ LEAST = 1e-150
 """The smallest number above 0 that an axis shows; the largest is 1/LEAST."""
 FEW = 9
 """Up to this many different x each get a tick; more get round numbers."""
+FEW_PLACES = 4
+"""With fewer different x than this, the axis goes on beyond the first and the last."""
 
 
 @dataclass(frozen=True)
@@ -55,7 +57,7 @@ def axes(figure: Figure) -> tuple[Axis, Axis]:
     xs = sorted({x for line in figure.lines for x in line.x if _fits(x, figure.x_log)})
     ys = [y for line in figure.lines for y in _values(line) if y is not None and _fits(y, figure.y_log)]
     few = tuple(xs) if len(xs) <= FEW and (figure.bars or figure.x_log) else None
-    across = make(xs, figure.x_log, few)
+    across = make(xs, figure.x_log, few, room=len(xs) < FEW_PLACES)
     upward = make([*ys, 0.0] if figure.bars and not figure.y_log else ys, figure.y_log, room=True)
     return across, upward
 

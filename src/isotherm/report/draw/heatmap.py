@@ -1,5 +1,7 @@
 """Heat maps as SVG: a cell for each pair, dark where the softmax is frozen, with the predicted boundary over them."""
 
+from itertools import pairwise
+
 from isotherm.language import Language
 from isotherm.record import Heatmap
 from isotherm.report import digits
@@ -13,8 +15,12 @@ WIDTH = 760
 """The width of a picture that stands alone."""
 ROW, LEAST, MOST = 34, 140, 430
 """The height of a row of cells, as long as all rows together stay between these."""
-BAR = 74
+BAR = 84
 """Room for the colour bar on the right."""
+FINE = 40
+"""Points looked at between two points of the boundary."""
+DIGIT = 8.6
+"""Room for a digit of a cell's number, which may fill the cell."""
 NAMED = 160
 """Up to this many cells carry their number."""
 
@@ -24,7 +30,7 @@ def area(heatmap: Heatmap, width: int) -> PlotArea:
     unit = make([0.0, 1.0], log=False)
     height = TOP + BOTTOM + round(min(max(ROW * len(heatmap.ys), LEAST), MOST) * (width / WIDTH) ** 0.5)
     made = PlotArea(unit, unit, width=width, height=height)
-    made.left = 12 + max(len(label(y)) for y in heatmap.ys) * GLYPH
+    made.left = 10 + max(len(label(y)) for y in heatmap.ys) * GLYPH
     made.right = width - BAR
     return made
 
@@ -58,7 +64,8 @@ def _cell_size(heatmap: Heatmap, area: PlotArea) -> tuple[float, float]:
 def _cells(heatmap: Heatmap, area: PlotArea, values: Axis, *, words: bool = True) -> Html:
     wide, tall = _cell_size(heatmap, area)
     longest = max(len(digits.number(value, 2)) for row in heatmap.values for value in row)
-    named = words and len(heatmap.xs) * len(heatmap.ys) <= NAMED and longest * GLYPH + 3 < wide
+    named = words and len(heatmap.xs) * len(heatmap.ys) <= NAMED and longest * DIGIT < wide
+    crossed = _crossed(heatmap)
     parts = []
     for i, row in enumerate(heatmap.values):
         for j, value in enumerate(row):
@@ -67,10 +74,23 @@ def _cells(heatmap: Heatmap, area: PlotArea, values: Axis, *, words: bool = True
             colour = "none" if part is None else palette.ramp_colour(part)
             title = f"{label(heatmap.xs[j])}, {label(heatmap.ys[i])}: {digits.number(value)}"
             parts.append(_rect((x, y, wide + 0.4, tall + 0.4), colour, tag("title", title) if words else None))
-            if named and part is not None:
+            if named and part is not None and (i, j) not in crossed:
                 ink = "cell-dark" if palette.ink_on(colour) == palette.ON_PALE else "cell-light"
                 parts.append(word(digits.number(value, 2), x + wide / 2, y + tall / 2 + 4, "middle", ink))
     return join(*parts)
+
+
+def _crossed(heatmap: Heatmap) -> set[tuple[int, int]]:
+    """The cells, as row and column, whose number the boundary would run through."""
+    points = boundary(heatmap)
+    found = set()
+    for (column, row), (next_column, next_row) in pairwise(points):
+        for step in range(FINE + 1):
+            part = step / FINE
+            x, y = column + part * (next_column - column), row + part * (next_row - row)
+            if abs(x - round(x)) < 0.45 and abs(y - round(y)) < 0.35:
+                found.add((round(y), round(x)))
+    return found
 
 
 def _rect(place: tuple[float, float, float, float], colour: str, title: Html | None = None) -> Html:
@@ -84,7 +104,7 @@ def _labels(heatmap: Heatmap, area: PlotArea) -> Html:
     across = thinned([(area.left + (j + 0.5) * wide, label(x)) for j, x in enumerate(heatmap.xs)])
     upward = [(area.bottom - (i + 0.5) * tall + 4, label(y)) for i, y in enumerate(heatmap.ys) if i % every == 0]
     return join(
-        *(word(text, x, area.bottom + 16, "middle") for x, text in across),
+        *(word(text, x, area.bottom + 18, "middle") for x, text in across),
         *(word(text, area.left - 6, y, "end") for y, text in upward),
     )
 
@@ -109,7 +129,7 @@ def _edged(path: str) -> Html:
 
 
 def _bar(heatmap: Heatmap, area: PlotArea, values: Axis, language: Language | None) -> Html:
-    left, steps = area.right + 16, 48
+    left, steps = area.right + 16, 24
     tall = (area.bottom - area.top) / steps
     parts = []
     for step in range(steps):
@@ -119,4 +139,4 @@ def _bar(heatmap: Heatmap, area: PlotArea, values: Axis, language: Language | No
         part = values.place(tick)
         if part is not None:
             parts.append(word(values.label(tick), left + 17, area.bottom - part * (area.bottom - area.top) + 4))
-    return join(*parts, said(heatmap.value, language, x=area.width - 2, y=13, text_anchor="end", class_="loud"))
+    return join(*parts, said(heatmap.value, language, x=area.width - 2, y=15, text_anchor="end", class_="loud"))

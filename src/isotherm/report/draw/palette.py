@@ -1,6 +1,7 @@
 """Colours, dashes and markers of everything drawn.
 
-Lines have Okabe and Ito's colours, which every colour vision tells apart, in an order for light and for dark paper.
+Lines have Okabe and Ito's colours, which every colour vision tells apart, in an order for light and for dark paper, and two
+more for figures with many lines.
 Colour never stands alone: measured lines differ by marker, predicted ones by dash, and a document's numbers are hollow.
 
 Statistics share one ramp: dark indigo is a sharp, frozen softmax, pale straw an open one. Its lightness rises evenly
@@ -13,8 +14,8 @@ from isotherm.record import State
 
 Theme = Literal["light", "dark"]
 SERIES: Final[dict[Theme, tuple[str, ...]]] = {
-    "light": ("#0072b2", "#d55e00", "#009e73", "#b8860b", "#56b4e9", "#5b5f66"),
-    "dark": ("#56b4e9", "#e69f00", "#2bbf94", "#f0e442", "#d55e00", "#b9bdc4"),
+    "light": ("#0072b2", "#d55e00", "#009e73", "#b8860b", "#56b4e9", "#5b5f66", "#5a3d99", "#7d4b32"),
+    "dark": ("#56b4e9", "#e69f00", "#2bbf94", "#f0e442", "#d55e00", "#b9bdc4", "#a996ee", "#c9a287"),
 }
 DOCUMENT: Final[dict[Theme, str]] = {"light": "#a8467f", "dark": "#cc79a7"}
 INK: Final[dict[Theme, str]] = {"light": "#1b1d22", "dark": "#e9e9ea"}
@@ -77,8 +78,8 @@ _SHAPES: Final = (
     ".stroke,.tick,.frame{fill:none}.curve{stroke-width:1.9;stroke-linejoin:round;stroke-linecap:round}"
     ".dashed{stroke-width:1.7;stroke-linecap:butt}.band{fill-opacity:.16}.hollow{stroke-width:1.6}"
     ".title{font-weight:600}.bar{stroke-width:1.3}.whisker{stroke-width:1.3}.tick{stroke-width:1}.frame{stroke-width:1}"
-    f"text.cell-dark{{fill:{ON_PALE};font-size:10.5px}}text.cell-light{{fill:{ON_DEEP};font-size:10.5px}}"
-    f"tspan.small{{font-size:8.5px}}.edge{{stroke:{ON_PALE};stroke-width:5;fill:none}}"
+    f"text.cell-dark{{fill:{ON_PALE}}}text.cell-light{{fill:{ON_DEEP}}}"
+    f"tspan.small{{font-size:.77em}}.edge{{stroke:{ON_PALE};stroke-width:5;fill:none}}"
     f".boundary{{stroke:{ON_DEEP};stroke-width:2.4;stroke-dasharray:7 4;fill:none}}"
 )
 

@@ -14,9 +14,11 @@ from isotherm.report.draw.axes import Axis
 from isotherm.report.markup import Html, drawn, html, join, tag
 
 WIDTH, HEIGHT = 480, 300
-TOP, RIGHT, BOTTOM = 30, 14, 44
-GLYPH = 5.9
-"""The width of a letter of the axis, roughly."""
+TOP, RIGHT, BOTTOM = 32, 14, 48
+LETTER = 5.9
+"""The width of a letter of a file's legend, roughly."""
+GLYPH = 9.3
+"""Room for a letter of an axis, roughly: on a phone, where a drawing is narrow, the page sets letters a third larger."""
 
 Point = tuple[float, float]
 
@@ -27,7 +29,7 @@ class PlotArea:
     def __init__(self, across: Axis, upward: Axis, *, width: int = WIDTH, height: int = HEIGHT) -> None:
         self.across, self.upward = across, upward
         widest = max((len(upward.label(tick)) for tick in upward.ticks), default=1)
-        self.left, self.right = 12 + widest * GLYPH, width - RIGHT
+        self.left, self.right = 10 + widest * GLYPH, width - RIGHT
         self.top, self.bottom = TOP, height - BOTTOM
         self.width, self.height = width, height
 
@@ -74,7 +76,7 @@ def _legend(entries: Sequence[tuple[Html, Text]], width: int, language: Language
     parts, x, y = [], 12.0, 0
     for sign, text in entries:
         name = printable(text.to(language), 96)
-        room = 50 + cell_len(name) * (GLYPH + 0.3)
+        room = 50 + cell_len(name) * (LETTER + 0.3)
         if x > 12 and x + room > width:
             x, y = 12.0, y + 18
         parts.append(moved(join(sign, tag("text", drawn(name), x=33, y=11, class_="loud")), x, y))
@@ -103,7 +105,7 @@ def said(text: Text, language: Language | None, **attributes: object) -> Html:
 def titles(area: PlotArea, x: Text, y: Text, language: Language | None) -> Html:
     """The names of the axes: y lies flat above its axis, x below its own."""
     return join(
-        said(y, language, x=2, y=13, class_="loud"),
+        said(y, language, x=2, y=15, class_="loud"),
         said(x, language, x=fixed(area.right), y=fixed(area.height - 7), text_anchor="end", class_="loud"),
     )
 

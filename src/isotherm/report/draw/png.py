@@ -113,7 +113,9 @@ def _dashes(look: Series) -> Any:
 def _curve(look: Series, plane: Any) -> None:
     line, colour = look.line, look.colour_on("light")
     plane.plot(line.x, _known(line.y), **_looks(look), markevery=max(1, len(line.x) // 12))
-    if line.low is not None and line.high is not None:
+    if line.low is not None and line.high is not None and not look.joined:
+        plane.vlines(line.x, _known(line.low), _known(line.high), color=colour, linewidth=1.2)
+    elif line.low is not None and line.high is not None:
         plane.fill_between(line.x, _known(line.low), _known(line.high), color=colour, alpha=0.16, linewidth=0)
 
 
@@ -121,7 +123,7 @@ def _looks(look: Series) -> dict[str, Any]:
     colour = look.colour_on("light")
     return {
         "color": colour,
-        "linestyle": _dashes(look),
+        "linestyle": _dashes(look) if look.joined else "",
         "linewidth": 1.6,
         "marker": _MARKERS[look.marker] if look.marker else None,
         "markersize": 5,

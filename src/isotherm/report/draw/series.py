@@ -16,6 +16,10 @@ _COLOURS = len(palette.SERIES["light"])
 _MARKERS = len(palette.MARKERS)
 
 
+JOINED = 4
+"""Numbers at fewer places than this stand by themselves: a line would say what lies between them."""
+
+
 @dataclass(frozen=True)
 class Series:
     """A line and how it looks. `colour` is an index into the palette, "doc" or "ink".
@@ -28,6 +32,15 @@ class Series:
     marker: str | None
     dash: str | None
     name: Text | None
+
+    @property
+    def joined(self) -> bool:
+        """Whether a line goes through the points. One that is level or upright says nothing of what lies between them. Losses
+        of one run, which have no interval, follow one another however few they are."""
+        line = self.line
+        straight = len(set(line.x)) == 1 or len(set(line.y)) == 1
+        one_run = line.source == "measured" and line.low is None
+        return line.source == "predicted" or straight or one_run or len(line.x) >= JOINED
 
     @property
     def outline(self) -> dict[str, str | None]:

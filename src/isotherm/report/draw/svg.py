@@ -28,6 +28,8 @@ from isotherm.report.markup import Html, join, tag
 
 MANY = 26
 """Curves with more points than this carry a marker at some of them only."""
+ASIDE = 7
+"""How far apart the whiskers of two series stand at the same place."""
 PANELS = 3
 """Figures of a sheet that stand side by side."""
 
@@ -75,7 +77,11 @@ def _body(figure: Figure, area: PlotArea, language: Language | None) -> Html:
         marks, ticks = bars.draw(figure, looks, area), bars.labels(figure, area)
     else:
         measured_first = sorted(looks, key=lambda look: look.line.source != "measured")
-        marks = join(*(_curve(look, area) for look in measured_first))
+        alone = [look for look in looks if not look.joined and look.line.low is not None]
+        if any(look.line.source == "predicted" for look in looks):
+            alone = []  # beside its prediction, a point must lie where it is
+        places = {id(look): ASIDE * (number - (len(alone) - 1) / 2) for number, look in enumerate(alone)}
+        marks = join(*(_curve(look, area, places.get(id(look), 0.0)) for look in measured_first))
         ticks = [(place, area.across.label(tick)) for tick in area.across.ticks if (place := area.x(tick)) is not None]
     return join(_grid(area, thinned(ticks)), titles(area, figure.x, figure.y, language), marks)
 
@@ -89,16 +95,17 @@ def _grid(area: PlotArea, ticks: Sequence[tuple[float, str]]) -> Html:
             parts.append(word(area.upward.label(tick), area.left - 6, y + 4, "end"))
     for x, label in ticks:
         parts.append(tag("path", d=f"M{fixed(x)} {fixed(area.bottom)}v4", class_="frame"))
-        parts.append(word(label, min(x, area.width - len(label) * GLYPH / 2 - 2), area.bottom + 16, "middle"))
+        parts.append(word(label, min(x, area.width - len(label) * GLYPH / 2 - 2), area.bottom + 18, "middle"))
     base = f"M{fixed(area.left)} {fixed(area.bottom)}H{fixed(area.right)}"
     return join(*parts, tag("path", d=base, class_="frame"))
 
 
-def _curve(look: Series, area: PlotArea) -> Html:
+def _curve(look: Series, area: PlotArea, aside: float = 0.0) -> Html:
+    """A line with its band and markers; points that are not joined have whiskers, and lie `aside` of one another."""
     line = look.line
-    points = [_at(area, x, y) for x, y in zip(line.x, line.y, strict=True)]
-    parts: list[Html | None] = [_band(look, area)]
-    path = "".join(_path(stretch) for stretch in _stretches(points) if len(stretch) > 1)
+    points = [_moved(_at(area, x, y), aside) for x, y in zip(line.x, line.y, strict=True)]
+    parts: list[Html | None] = [_band(look, area) if look.joined else _whiskers(look, area, aside)]
+    path = "".join(_path(stretch) for stretch in _stretches(points) if len(stretch) > 1) if look.joined else ""
     if path:
         kind = "stroke curve" if look.dash is None else "stroke curve dashed"
         parts.append(tag("path", d=path, class_=f"{look.colour_class} {kind}", stroke_dasharray=look.dash))
@@ -123,6 +130,22 @@ def _band(look: Series, area: PlotArea) -> Html | None:
     over = _stretches([point if both else None for point, both in zip(high, known, strict=True)])
     path = "".join(f"{_path([*start, *end[::-1]])}Z" for start, end in zip(under, over, strict=True))
     return tag("path", d=path, class_=f"{look.colour_class} solid band") if path else None
+
+
+def _whiskers(look: Series, area: PlotArea, aside: float) -> Html | None:
+    line = look.line
+    if line.low is None or line.high is None:
+        return None
+    path = ""
+    for x, low, high in zip(line.x, line.low, line.high, strict=True):
+        below, above = _moved(_at(area, x, low), aside), _moved(_at(area, x, high), aside)
+        if below is not None and above is not None:
+            path += f"{_path([below, above])}m-3 0h6M{fixed(below[0] - 3)} {fixed(below[1])}h6"
+    return tag("path", d=path, class_=f"{look.colour_class} stroke whisker") if path else None
+
+
+def _moved(point: Point | None, aside: float) -> Point | None:
+    return None if point is None else (point[0] + aside, point[1])
 
 
 def _at(area: PlotArea, x: float | None, y: float | None) -> Point | None:
@@ -172,5 +195,6 @@ def _swatch(look: Series, bars: bool) -> Html:
         return tag("rect", x=6, y=2, width=13, height=10, **look.outline)
     stem = tag("path", d="M0 7h26", class_=f"{colour} stroke curve", stroke_dasharray=look.dash)
     return join(
-        stem, _mark(look.marker, (13, 7), colour, hollow=look.line.source != "measured") if look.marker else None
+        stem if look.joined else None,
+        _mark(look.marker, (13, 7), colour, hollow=look.line.source != "measured") if look.marker else None,
     )

@@ -18,7 +18,7 @@ from isotherm.report.draw.axes import Axis, axes, boundary, label, value_axis
 from isotherm.report.draw.bars import groups
 from isotherm.report.draw.series import SOURCES, Series, legend, series
 
-COLOURS = ("blue", "yellow", "green", "magenta", "cyan", "white")
+COLOURS = ("blue", "yellow", "green", "magenta", "cyan", "white", "bright_blue", "bright_red")
 _DOTS = ((0x01, 0x08), (0x02, 0x10), (0x04, 0x20), (0x40, 0x80))
 _SHADES = " ░▒▓█"
 _EIGHTHS = " ▏▎▍▌▋▊▉█"
@@ -119,12 +119,14 @@ def _curve(canvas: Canvas, look: Series, scales: tuple[Axis, Axis], sign: str, s
         here = (place[0], place[1])
         if look.line.source == "document":
             canvas.letter(*here, "◇", style)
+        elif not look.joined:
+            canvas.letter(*here, sign or "·", style)
         elif before is not None:
             walked = canvas.stroke(before, here, style, walked, look.dash is not None)
         else:
             canvas.dot(*here, style)
         before = last = here
-    if last is not None and sign:
+    if last is not None and sign and look.joined:
         canvas.letter(*last, sign, style)
 
 
@@ -152,10 +154,11 @@ def _legend(figure: Figure, language: Language, width: int) -> list[Styled]:
     lines, numbers = [], iter(filter(None, _signs(series(figure))))
     several = len({line.source for line in figure.lines}) > 1
     for look, name in legend(figure):
-        sample = {"measured": "⠒⠒⠒", "predicted": "⠒ ⠒", "document": " ◇ "}[look.line.source]
+        sample = {"measured": "⠒⠒⠒" if look.joined else "   ", "predicted": "⠒ ⠒", "document": " ◇ "}[look.line.source]
         entry = Styled.assemble((f"  {next(numbers, ' ')} {sample} ", _style(look)), _said(name, language))
         if several and name != SOURCES[look.line.source]:
-            entry.append(f" ({SOURCES[look.line.source].to(language)})", style="dim")
+            source = Text(" ({it})", "（{it}）").format(it=SOURCES[look.line.source])
+            entry.append(source.to(language), style="dim")
         entry.truncate(width, overflow="ellipsis")
         lines.append(entry)
     return lines

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from isotherm.language import Text
 from isotherm.record import Erratum, ErratumKind, Figure, Heatmap, Measured, Timed, Verdict
+from isotherm.record.story import Story
 
 SCHEMA = "isotherm.explain/1"
 
@@ -30,7 +31,7 @@ class Missing:
 
 @dataclass(frozen=True)
 class Book:
-    """One run of the lab."""
+    """One run of the lab, and the story that its claims support; None where only claims are wanted."""
 
     schema: str
     scale: str
@@ -38,6 +39,7 @@ class Book:
     chapters: tuple[Chapter, ...]
     failed: tuple[Missing, ...] = ()
     skipped: tuple[Missing, ...] = ()
+    story: Story | None = None
 
     def claims(self) -> Iterator[Timed]:
         """Every claim, in order."""

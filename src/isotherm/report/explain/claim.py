@@ -4,11 +4,11 @@ from collections.abc import Iterator
 from itertools import count
 from string import ascii_lowercase
 
-from isotherm.record import Figure, Heatmap, Measured, Timed
+from isotherm.record import Figure, Heatmap, Measured, Quotation, Timed
 from isotherm.report.draw import svg
 from isotherm.report.explain import mathml, words
 from isotherm.report.explain.book import drawings
-from isotherm.report.markup import Html, both, join, tag
+from isotherm.report.markup import Html, both, join, tag, typeset
 
 FEW = 12
 """Numbers shown at once; the rest unfold."""
@@ -49,12 +49,22 @@ def _head(timed: Timed) -> Html:
 
 
 def _statement(timed: Timed) -> Html:
+    """What is put to the test, and the documents' own words for it."""
     record = timed.record
-    title = words.STATEMENT if record.sources else words.STATEMENT_OWN
-    source = both(words.sources(record.sources), "p", class_="from")
-    return tag(
-        "div", tag("h4", both(title)), tag("blockquote", both(record.statement, "p")), source, class_="statement"
-    )
+    parts = [tag("h4", both(words.STATEMENT)), both(record.statement, "p", class_="said")]
+    parts.append(both(words.sources(record.sources), "p", class_="from"))
+    if record.quotations:
+        parts += [tag("h4", both(words.QUOTED)), *map(_quotation, record.quotations)]
+    return tag("div", *parts, class_="statement")
+
+
+def _quotation(quotation: Quotation) -> Html:
+    """A document's own words in any language of the page; where that is English, with a translation."""
+    said = quotation.words
+    own = tag("p", typeset(said.zh), lang="zh-CN", class_="original", translate="no")
+    translation = None if said.en == said.zh else tag("p", typeset(said.en), lang="en")
+    where = both(words.place(quotation.document, quotation.line), "p", class_="from")
+    return tag("blockquote", own, translation, where, class_="quotation")
 
 
 def _answer(timed: Timed) -> Html:
@@ -128,9 +138,7 @@ def _table(timed: Timed, measured: tuple[Measured, ...], part: tuple[Measured, .
         cells = []
         for field in columns:
             exact = None if field == "low" else getattr(it, field)
-            kind = "number ours" if field == "value" else "number"
-            title = None if exact is None else repr(exact)
-            cells.append(tag("td", words.cell(it, field), class_=kind, title=title))
+            cells.append(tag("td", words.cell(it, field), title=None if exact is None else repr(exact)))
         cells += [tag("td", _held(it.holds), class_="held")] if judged else []
         rows.append(tag("tr", tag("th", both(it.name), scope="row"), *cells))
     head = tag("thead", tag("tr", tag("th", both(words.QUANTITY), scope="col"), *heads))

@@ -18,8 +18,7 @@ def errata(book: Book) -> Html:
 
 
 def _entry(timed: Timed, erratum: Erratum) -> Html:
-    name = words.DOCUMENT.format(name=erratum.document) if erratum.document in words.DOCUMENTS else None
-    where = tag("p", both(name or Text(erratum.document, erratum.document)), class_="where")
+    where = tag("p", both(words.place(erratum.document, erratum.line)), class_="where")
     shown = tag("a", both(timed.record.title), href=f"#{timed.record.id}")
     remark = erratum.kind == "remark"
     says = tag("div", tag("h4", both(words.WRONG)), tag("p", both(erratum.wrong)), class_=None if remark else "wrong")

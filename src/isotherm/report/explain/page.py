@@ -1,13 +1,13 @@
-"""The lab as one illustrated HTML file that works without a network and stays under 2 MB.
+"""The lesson and the lab as one HTML file that works without a network and stays under 1.5 MB.
 
-`page/explain.html` holds what every run says, in both languages, with places for what this run found, which is written
-here. The page's script only chooses language and theme.
+`page/explain.html` holds what every run says, in both languages, with places for the story and for what this run found.
+First comes the lesson, whose pictures the script `page/lesson/start.js` brings to life; the claims are its appendix.
 """
 
 from isotherm.language import Language, current
 from isotherm.report import shell
 from isotherm.report.draw import heatmap
-from isotherm.report.explain import words
+from isotherm.report.explain import lesson, words
 from isotherm.report.explain.book import Book, Chapter
 from isotherm.report.explain.claim import article
 from isotherm.report.explain.method import errata, facts, runs
@@ -17,6 +17,7 @@ from isotherm.report.markup import Html, both, join, tag
 def to_html(book: Book, language: Language | None = None) -> str:
     """The page as text; it opens in `language` and can be switched to the other."""
     opening = language or current()
+    told = lesson.pieces(book)
     chapters = [chapter for chapter in book.chapters if chapter.claims]
     body = shell.filled(
         "explain.html",
@@ -24,6 +25,10 @@ def to_html(book: Book, language: Language | None = None) -> str:
         in_chinese="true" if opening == "zh" else "false",
         title_en=words.PAGE_TITLE.en,
         title_zh=words.PAGE_TITLE.zh,
+        toc=lesson.contents(book),
+        hero=told.hero if told else "",
+        lesson=lesson.body(told),
+        data=lesson.data(book.story),
         tally=_tally(book),
         cover=_cover(book),
         contents=_contents(chapters),
@@ -34,8 +39,9 @@ def to_html(book: Book, language: Language | None = None) -> str:
     )
     return shell.fill(
         body,
-        styles=["explain.css"],
+        styles=["explain.css", "lesson.css", "lesson/pictures.css"],
         scripts=["explain.js"],
+        module=lesson.ENTRY,
         title=words.PAGE_TITLE.to(opening),
         language="zh-CN" if opening == "zh" else "en",
     )

@@ -11,7 +11,8 @@ from rich.text import Text as Styled
 
 from isotherm.language import Language, Text
 from isotherm.printable import printable
-from isotherm.record import Measured, Timed, Verdict
+from isotherm.record import ClaimRecord, Figure, Measured, Timed, Verdict
+from isotherm.record.story import Story, plain
 from isotherm.report.digits import NOTHING
 from isotherm.report.draw import terminal as drawing
 from isotherm.report.explain import mathml, words
@@ -19,13 +20,18 @@ from isotherm.report.explain.book import Book, drawings, numbers
 from isotherm.report.layout import indented, table
 
 WIDEST = 96
-FEW = 8
+FEW, MANY = 8, 20
+"""Numbers shown of each claim when all claims are, and when it was asked for by name."""
 _MORE = Text("… and {n} more numbers: --json or --out has all", "…… 另有 {n} 个数：见 --json 或 --out")
+_MORE_PICTURES = Text("… and {n} more pictures: --out has all", "…… 另有 {n} 幅图：见 --out")
 _SUMMARY = Text("Summary", "总览")
 
 
 def show(book: Book, console: Console, language: Language, *, derive: bool = False) -> None:
-    """Print a run; `derive` adds each claim's derivation."""
+    """Print a run, all of it after the short answer; `derive` shows each claim closely: the documents' words, the derivation,
+    every curve and more numbers."""
+    if book.story is not None and not derive:
+        short_answer(book.story, console, language)
     for chapter in book.chapters:
         if chapter.claims:
             console.print()
@@ -33,6 +39,16 @@ def show(book: Book, console: Console, language: Language, *, derive: bool = Fal
         for timed in chapter.claims:
             _claim(timed, console, language, derive)
     summary(book, console, language)
+
+
+def short_answer(story: Story, console: Console, language: Language) -> None:
+    """Print the question, the formula and the answer in three sentences."""
+    told = story.words
+    console.print()
+    console.print(Styled(plain(_plain(told.title, language)), style="bold"))
+    _paragraph(console, Styled(printable(mathml.to_text(told.formula.math), 400), style="italic"), by=5)
+    for sentence in told.answer:
+        _paragraph(console, Styled(plain(_plain(sentence, language))))
 
 
 def badge(verdict: Verdict, language: Language) -> Styled:
@@ -44,30 +60,64 @@ def badge(verdict: Verdict, language: Language) -> Styled:
 
 def _claim(timed: Timed, console: Console, language: Language, derive: bool) -> None:
     record = timed.record
-    width = min(console.width, WIDEST)
     console.print()
     console.print(
         Styled.assemble((printable(record.title.to(language), 200), "bold"), (f"  {printable(record.id, 80)}", "dim"))
     )
-    source = words.sources(record.sources).to(language)
-    _paragraph(console, Styled.assemble(_plain(record.statement, language), (f"  ({printable(source, 200)})", "dim")))
+    _paragraph(console, Styled(_plain(record.question, language), style="dim"))
+    console.print()
+    source = Text("  ({it})", "（{it}）").format(it=words.sources(record.sources)).to(language)
+    _paragraph(console, Styled.assemble(_plain(record.statement, language), (printable(source, 200), "dim")))
+    if derive:
+        _quotations(record, console, language)
     _paragraph(console, _labelled(words.HYPOTHESIS, record.hypothesis, language, "dim"))
     if derive:
-        for number, step in enumerate(record.steps, 1):
-            _paragraph(console, Styled(f"{number}. {_plain(step.sentence, language)}"))
-            if step.math:
-                _paragraph(console, Styled(printable(mathml.to_text(step.math), 400), style="italic"), by=5)
-    pictures = drawings(timed)
-    if pictures:
-        console.print()
-        for line in drawing.draw(pictures[0], language, width - 4):
-            console.print(Padding(line, (0, 0, 0, 2), expand=False), no_wrap=True, crop=True)
-    if measured := numbers(timed):
-        console.print()
-        console.print(Padding(_numbers(measured, language), (0, 0, 0, 2), expand=False))
-        if len(measured) > FEW:
-            _paragraph(console, Styled(_MORE.format(n=len(measured) - FEW).to(language), style="dim"))
+        _derivation(record, console, language)
+    _pictures(timed, console, language, derive)
     console.print()
+    _outcome(timed, console, language)
+    _table(timed, console, language, derive)
+    _errata(record, console, language)
+
+
+def _quotations(record: ClaimRecord, console: Console, language: Language) -> None:
+    """The documents' own words, in English with a translation below."""
+    for quotation in record.quotations:
+        place = words.place(printable(quotation.document, 40), printable(quotation.line, 40)).to(language)
+        own = printable(quotation.words.zh, 1200)
+        _paragraph(console, Styled.assemble(f"「{own}」", (f"  {place}", "dim")), by=4)
+        if language == "en" and quotation.words.en != quotation.words.zh:
+            _paragraph(console, Styled(_plain(quotation.words, language), style="dim"), by=6)
+
+
+def _derivation(record: ClaimRecord, console: Console, language: Language) -> None:
+    if not record.steps:
+        return
+    console.print()
+    _paragraph(console, Styled(words.DERIVATION.to(language), style="dim"))
+    for number, step in enumerate(record.steps, 1):
+        _paragraph(console, Styled(f"{number}. {_plain(step.sentence, language)}"))
+        for line in mathml.to_lines(step.math) if step.math else ():
+            _paragraph(console, Styled(printable(line, 400), style="italic"), by=5)
+
+
+def _pictures(timed: Timed, console: Console, language: Language, derive: bool) -> None:
+    """The main picture; for a closer look its caption and every curve as well."""
+    pictures = drawings(timed)
+    main, others = pictures[:1], pictures[1:]
+    shown = [*main, *(it for it in others if isinstance(it, Figure))] if derive else main
+    for picture in shown:
+        console.print()
+        for line in drawing.draw(picture, language, min(console.width, WIDEST) - 4):
+            console.print(Padding(line, (0, 0, 0, 2), expand=False), no_wrap=True, crop=True)
+        if derive:
+            _paragraph(console, Styled(_plain(picture.caption, language), style="dim"))
+    if derive and len(shown) < len(pictures):
+        _paragraph(console, Styled(_MORE_PICTURES.format(n=len(pictures) - len(shown)).to(language), style="dim"))
+
+
+def _outcome(timed: Timed, console: Console, language: Language) -> None:
+    record = timed.record
     verdict = badge(record.verdict, language)
     if record.verdict != timed.expected:
         told = words.CHANGED.format(verdict=words.VERDICTS[timed.expected]).to(language)
@@ -77,17 +127,33 @@ def _claim(timed: Timed, console: Console, language: Language, derive: bool) -> 
         _paragraph(console, _labelled(words.CONDITION, record.condition, language, "yellow"))
     for sentence in record.recorded:
         _paragraph(console, Styled(_plain(sentence, language), style="dim"))
+
+
+def _table(timed: Timed, console: Console, language: Language, derive: bool) -> None:
+    measured = numbers(timed)
+    few = MANY if derive else FEW
+    if measured:
+        console.print()
+        console.print(Padding(_numbers(measured, few, language), (0, 0, 0, 2), expand=False))
+    if len(measured) > few:
+        _paragraph(console, Styled(_MORE.format(n=len(measured) - few).to(language), style="dim"))
+
+
+def _errata(record: ClaimRecord, console: Console, language: Language) -> None:
+    if record.errata:
+        console.print()
     for erratum in record.errata:
         wrong, right = _plain(erratum.wrong, language), _plain(erratum.right, language)
-        document = words.DOCUMENT.format(name=printable(erratum.document, 40)).to(language)
-        label = words.REMARK if erratum.kind == "remark" else words.ERRATA
-        line = Styled.assemble((f"{label.to(language)}, {document}: ", "dim"), (wrong, "dim"), (f" → {right}", ""))
-        _paragraph(console, line)
+        place = words.place(printable(erratum.document, 40), printable(erratum.line, 40)).to(language)
+        label = words.REMARK if erratum.kind == "remark" else words.ERRATUM
+        said = f"「{wrong}」" if language == "zh" else f"“{wrong}”"
+        head = f"{label.to(language)}{'，' if language == 'zh' else ', '}{place}{'：' if language == 'zh' else ': '}"
+        _paragraph(console, Styled.assemble((head, "dim"), (said, "dim"), f" → {right}"))
 
 
-def _numbers(measured: tuple[Measured, ...], language: Language) -> Table:
+def _numbers(measured: tuple[Measured, ...], few: int, language: Language) -> Table:
     """Measured, predicted and the document's numbers: the few that matter most to the claim, in its order."""
-    ordered = sorted(measured, key=lambda it: (it.document is None, it.holds is None, it.predicted is None))[:FEW]
+    ordered = sorted(measured, key=lambda it: (it.document is None, it.holds is None, it.predicted is None))[:few]
     columns = words.columns(ordered)
     made = table([words.QUANTITY, *columns.values(), Text("", "")], language, left={0})
     made.columns[0].overflow = "fold"

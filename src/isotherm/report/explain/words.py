@@ -18,13 +18,14 @@ STYLES: Final[dict[Verdict, str]] = {"confirmed": "green", "conditional": "yello
 DOCUMENTS: Final = ("000", "001", "002", "003", "004")
 """The documents that claims name; `page/explain.html` lists their titles."""
 PAGE_TITLE: Final = Text("Why divide by √d? · isotherm", "为什么要除以 √d？· isotherm")
-STATEMENT: Final = Text("The documents say", "文档的说法")
-STATEMENT_OWN: Final = Text("The statement", "命题")
+STATEMENT: Final = Text("The statement", "命题")
+QUOTED: Final = Text("In the documents' words", "文档原文")
 HYPOTHESIS: Final = Text("Tested inequality", "检验的不等式")
 DERIVATION: Final = Text("Why it should be so", "推导")
 ANSWER: Final = Text("Result", "结果")
 CONDITION: Final = Text("Condition", "条件")
 DOCUMENT: Final = Text("document {name}", "文档 {name}")
+PLACE: Final = Text("document {name}, line {line}", "文档 {name} 第 {line} 行")
 DOCUMENTS_NAMED: Final = Text("documents {name}", "文档 {name}")
 FROM: Final = Text("from {names}", "出自{names}")
 BEYOND: Final = Text("beyond the documents", "文档之外")
@@ -43,6 +44,7 @@ TIMES: Final = Text(
 )
 CHANGED: Final = Text("on record: {verdict}", "记录在案的结论：{verdict}")
 ERRATA: Final = Text("Errata", "勘误")
+ERRATUM: Final = Text("Erratum", "勘误")
 ERRATA_LEAD: Final = Text(
     "What the documents get wrong, as measured or derived here, and the corrected statement. The questions are theirs.",
     "以下是经实测或推导表明文档有误之处，以及应有的表述。问题本身正是由这些文档提出的。",
@@ -71,10 +73,20 @@ SEED: Final = Text("seed", "种子")
 CODE: Final = Text("code", "代码")
 SECONDS: Final = Text("seconds", "秒")
 ERRATA_COUNT: Final = Text("{n} errata in the documents", "文档勘误 {n} 处")
+SIDES: Final = Text("Side chapters", "旁支")
+GLOSSARY: Final = Text("Words", "词汇")
+FREE_PLAY: Final = Text("Free play", "自由尝试")
+EVIDENCE: Final = Text("The evidence", "证据")
+CONTENTS: Final = Text("Questions and results", "问了什么，结果如何")
+METHOD: Final = Text("Method", "方法")
 FAILED: Final = Text("failed", "失败")
 NOT_RUN: Final = Text("not run", "未运行")
 FIGURE: Final = Text("Figure {n}", "图 {n}")
 TABLE_LABEL: Final = Text("Numbers of «{title}»", "“{title}”的数据")
+WORKED: Final = Text("One row, worked out", "算一行看看")
+BEFORE_AFTER: Final = Text("A real model, before and after", "真实模型：缩放改变前后")
+SUPPORTED: Final = Text("What was measured", "实测结果")
+PREDICT: Final = Text("Predict, then see", "先猜，再看")
 NO_RECORD: Final = Text("Without a record", "没有记录的论断")
 
 
@@ -102,11 +114,19 @@ def cell(measured: Measured, field: str) -> str:
     return interval(measured) if field == "low" else digits.number(getattr(measured, field), _shown(measured))
 
 
+def place(document: str, line: str) -> Text:
+    """«document 001, line 72»; a document that is not in `DOCUMENTS` is named as it is."""
+    if document not in DOCUMENTS:
+        return Text(document, document)
+    return PLACE.format(name=document, line=line) if line else DOCUMENT.format(name=document)
+
+
 def sources(names: tuple[str, ...]) -> Text:
     """«from documents 000, 002»; a source that is not in `DOCUMENTS` is named as it is."""
     if not names:
         return BEYOND
     ours = [name for name in names if name in DOCUMENTS]
-    told = [(DOCUMENT if len(ours) == 1 else DOCUMENTS_NAMED).format(name=", ".join(ours))] if ours else []
+    named = Text(", ".join(ours), "、".join(ours))
+    told = [(DOCUMENT if len(ours) == 1 else DOCUMENTS_NAMED).format(name=named)] if ours else []
     told += [Text(name, name) for name in names if name not in DOCUMENTS]
     return FROM.format(names=Text("; ".join(it.en for it in told), "；".join(it.zh for it in told)))

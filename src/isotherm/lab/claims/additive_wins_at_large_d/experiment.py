@@ -81,6 +81,6 @@ CLAIM = SAYS.claim(
     sources=("000", "002"),
     expected="conditional",
     experiment=experiment,
-    quick={**contest.QUICK, "seeds": 8},
+    quick={**contest.QUICK, "seeds": 6},
     full=contest.FULL,
 )

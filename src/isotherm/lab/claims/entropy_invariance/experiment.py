@@ -52,10 +52,10 @@ def experiment(setting: Setting) -> Result:
     entropy: Entropies = {key: [] for key in series}
     for done, n in enumerate(lengths):
         draws = [_draw(setting, n, generator) for generator in setting.generators(n)]
+        q, k = (torch.cat(part) for part in zip(*draws, strict=True))
         for kind, spread in series:
-            rule = _rule(kind, spread, n, setting)
-            rows = [row_stats(q * spread, k, rule) for q, k in draws]
-            entropy[kind, spread].append([stats.entropy.mean().item() for stats in rows])
+            rows = row_stats(q * spread, k, _rule(kind, spread, n, setting))
+            entropy[kind, spread].append(rows.entropy.mean((1, 2)).tolist())
         setting.progress((done + 1) / len(lengths))
     at = lengths.index(train)
     change = {
@@ -191,8 +191,8 @@ CLAIM = SAYS.claim(
         "lengths": (64, 512, 2048, 8192, 65536),
         "train_length": 512,
         "spreads": (1.0, 2.0, 4.0),
-        "dimension": 64,
-        "rows": 160,
+        "dimension": 32,
+        "rows": 128,
         "seeds": 5,
     },
     full={"lengths": (64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384, 32768, 65536), "rows": 512, "seeds": 10},

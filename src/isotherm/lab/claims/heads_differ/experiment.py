@@ -26,7 +26,7 @@ def experiment(setting: Setting) -> Result:
     sharpness = torch.stack([heads.spread() for heads in passages]).mean(0)
     found = {"trained": [_Found([heads.logits()]) for heads in passages], "untrained": [], "matched": []}
     for seed in range(setting["seeds"]):
-        other = minilm.untrained(setting.seed * 1000 + seed)
+        other = minilm.untrained(model, setting.seed * 1000 + seed)
         control = [minilm.read(other, i, setting["tokens"]) for i in range(setting["passages"])]
         factor = (sharpness / torch.stack([heads.spread() for heads in control]).mean(0))[..., None, None]
         found["untrained"].append(_Found([heads.logits() for heads in control]))

@@ -122,6 +122,6 @@ CLAIM = SAYS.claim(
     sources=("000", "001", "002", "003", "004"),
     expected="conditional",
     experiment=experiment,
-    quick={"dimensions": (4, 16, 64, 256, 1024, 4096), "keys": 1024, "queries": 256, "seeds": 16},
+    quick={"dimensions": (4, 16, 64, 256, 1024, 4096), "keys": 1024, "queries": 256, "seeds": 10},
     full={"dimensions": (4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096), "queries": 512, "seeds": 32},
 )

@@ -1,0 +1,568 @@
+"""The lesson in a real browser. After every test: nothing asked of the network, nothing on the console, no dialog."""
+
+import csv
+import io
+import json
+import re
+import time
+from dataclasses import replace
+from functools import cache
+
+import pytest
+import torch
+
+from isotherm.lab.story import story
+from isotherm.report import shell
+from isotherm.report.explain import page as pages
+from isotherm.stats import RowStats
+from isotherm.theory import freezing_threshold
+from tests.report import claims, records
+from tests.report.conftest import Opened
+from tests.report.lesson import reports
+
+STEPS = ("dots", "weights", "jacobian", "gradients", "powers", "lengths", "model")
+PLAYS = ("play_scores", "play_weights", "play_jacobian", "play_phase", "play_rules")
+LIVING = ("finding", *STEPS, *PLAYS)
+SETTLED = "() => new Promise((done) => { let n = 4; const next = () => (n-- ? requestAnimationFrame(next) : done()); next(); })"
+DRAWN = "name => document.querySelector(`[data-picture=${name}] .stage > svg`).innerHTML"
+AT_POWERS = "Math.abs(document.getElementById('step-powers').getBoundingClientRect().top) < 120"
+LARGEST = "d=1024&n=512&growth=64&spread=4&seed=9999"
+
+
+@cache
+def text() -> str:
+    return pages.to_html(replace(claims.usual(), story=story()), "en")
+
+
+@pytest.fixture
+def lesson(browser, tmp_path):
+    opened = []
+
+    def open_page(anchor="#lang=en", **options):
+        path = tmp_path / "index.html"
+        path.write_text(text(), encoding="utf-8")
+        opened.append(Opened(browser, path, anchor, **options))
+        settle(opened[-1].page)
+        return opened[-1].page
+
+    yield open_page
+    for it in opened:
+        assert it.outside() == []
+        assert it.said == []
+        it.context.close()
+
+
+def settle(page):
+    page.evaluate(SETTLED)
+
+
+def living(page, name):
+    figure = page.locator(f"[data-picture={name}]")
+    figure.scroll_into_view_if_needed()
+    until(page, "name => document.querySelector(`[data-picture=${name}] .said`).textContent !== ''", name)
+    settle(page)
+    return figure
+
+
+def drawn(page, name):
+    settle(page)
+    return page.evaluate(DRAWN, name)
+
+
+def until(page, condition, argument=None, within=10.0):
+    """Wait until a function of the page answers true. Playwright's own wait needs eval, which the page's policy forbids."""
+    deadline = time.monotonic() + within
+    while not page.evaluate(condition, argument):
+        assert time.monotonic() < deadline, condition
+        page.wait_for_timeout(30)
+
+
+def hash_of(page):
+    page.wait_for_timeout(500)  # the address follows a dragged slider after a moment
+    return page.evaluate("location.hash")
+
+
+def test_the_page_is_small():
+    assert len(text().encode()) < 1_500_000
+
+
+def test_it_goes_from_the_story_to_the_evidence(lesson):
+    page = lesson()
+    places = page.evaluate(
+        "[...document.querySelectorAll('#lesson-start, .step, #sides, #play, #appendix, #claims')].map(it => it.id)"
+    )
+    assert places == ["lesson-start", *(f"step-{name}" for name in STEPS), "sides", "play", "appendix", "claims"]
+    assert page.locator("#evidence .tally").count() == 1
+
+
+@pytest.mark.parametrize("name", LIVING)
+def test_every_picture_is_drawn_said_and_tabulated(lesson, name):
+    page = lesson()
+    figure = living(page, name)
+    assert len(drawn(page, name)) > 500
+    assert len(figure.locator(".said").inner_text()) > 20
+    figure.locator(".as-table summary").click()
+    filled = "name => document.querySelectorAll(`[data-picture=${name}] .as-table tbody tr`).length > 1"
+    until(page, filled, name)  # a browser tells that a table was opened when it finds the time
+    image = figure.locator("svg[role=img]")
+    for attribute in ("aria-labelledby", "aria-describedby"):
+        assert page.locator(f"#{image.get_attribute(attribute)}").inner_text().strip()
+
+
+def controls_of(page, scope):
+    return page.eval_on_selector_all(f"{scope} .knobs [data-key]", "all => [...new Set(all.map(it => it.dataset.key))]")
+
+
+def turn(page, scope, key):
+    """Move one control as a reader would; the browser tells the page."""
+    node = page.locator(f"{scope} .knobs [data-key={key}]").first
+    if key == "rule":
+        node.select_option("1/d")
+    elif key == "seed":
+        node.click()
+    else:
+        node.focus()
+        for _ in range(3):
+            page.keyboard.press("ArrowRight")
+
+
+@pytest.mark.parametrize("name", STEPS)
+def test_every_control_moves_its_picture(lesson, name):
+    page = lesson()
+    living(page, name)
+    keys = controls_of(page, f"[data-picture={name}]")
+    assert keys
+    for key in keys:
+        before = drawn(page, name)
+        turn(page, f"[data-picture={name}]", key)
+        assert drawn(page, name) != before, key
+        assert f"{key}=" in hash_of(page)
+    page.locator(f"[data-picture={name}] [data-tool=reset]").click()
+    settle(page)
+    assert hash_of(page) == "#lang=en"
+
+
+def test_free_play_turns_everything(lesson):
+    page = lesson()
+    living(page, "play_scores")
+    keys = controls_of(page, "#board")
+    assert set(keys) == {"d", "n", "rule", "spread", "mean", "correlation", "growth", "seed"}
+    for key in keys:
+        scores, readings = drawn(page, "play_scores"), page.locator("#board .readouts").inner_text()
+        turn(page, "#board", key)
+        assert drawn(page, "play_scores") != scores, key
+        if key != "mean":  # which moves every score alike: softmax does not see it
+            assert page.locator("#board .readouts").inner_text() != readings, key
+
+
+def test_the_readouts_are_the_library_s(lesson):
+    page = lesson("#lang=en&d=100&n=40&seed=7&growth=3")
+    figure = living(page, "play_scores")
+    with page.expect_download() as download:
+        figure.locator("[data-tool=save_csv]").click()
+    table = csv.reader(io.StringIO(download.value.path().read_text("utf-8-sig")))
+    logits = torch.tensor([float(row[2]) for row in list(table)[1:]], dtype=torch.float64)
+    assert len(logits) == 40
+    stats = RowStats.from_logits(logits)
+    shown = {
+        key: float(re.match(r"[\d.]+", page.locator(f"[data-reading={key}]").inner_text())[0])
+        for key in ("gate", "entropy", "top", "spread")
+    }
+    assert shown["gate"] == pytest.approx(stats.jacobian_trace.item(), rel=6e-3)
+    assert shown["entropy"] == pytest.approx(stats.entropy.item(), rel=6e-3)
+    assert shown["top"] / 100 == pytest.approx(stats.top1.item(), rel=2e-2)
+    assert shown["spread"] == pytest.approx(stats.logit_std.item(), rel=6e-3)
+    threshold = re.search(r"(?:at|beyond) ([\d.]+)", page.locator("[data-reading=spread]").inner_text())[1]
+    assert float(threshold) == pytest.approx(freezing_threshold(40), rel=6e-3)
+
+
+def test_a_number_can_be_typed_and_nonsense_is_put_back(lesson):
+    page = lesson()
+    box = living(page, "dots").locator("input.value[data-key=d]")
+    for typed, kept in (("100", "100"), ("5000", "1024"), ("", "1024"), ("0", "1")):
+        box.fill(typed)
+        box.press("Enter")
+        assert box.input_value() == kept
+    assert "d=1&" in hash_of(page) or hash_of(page).endswith("d=1")
+
+
+def test_language_and_theme_change_pictures(lesson):
+    page = lesson()
+    figure = living(page, "dots")
+    colour = "getComputedStyle(document.querySelector('[data-picture=dots] .solid')).fill"
+    english, light = figure.locator(".said").inner_text(), page.evaluate(colour)
+    page.locator("#lang-zh").click()
+    page.locator("#theme").click()
+    settle(page)
+    chinese = figure.locator(".said").inner_text()
+    assert re.search(r"[\u4e00-\u9fff]", chinese)
+    assert not re.search(r"[\u4e00-\u9fff]", english)
+    assert page.evaluate(colour) != light
+    for name in LIVING:
+        living(page, name)
+    until(page, "[...document.querySelectorAll('.living .said')].every(it => /[\u4e00-\u9fff]/.test(it.textContent))")
+    assert hash_of(page) == "#lang=zh&theme=dark"
+
+
+ADDRESS = "#lang=zh&d=256&n=32&mean=0.25&rule=1%2Fd&power=1&theme=dark&at=step-powers"
+
+
+def test_a_link_shows_what_its_sender_saw(lesson):
+    page = lesson(ADDRESS, viewport={"width": 1280, "height": 900})
+    assert page.evaluate("document.documentElement.lang") == "zh-CN"
+    assert page.evaluate("document.documentElement.dataset.theme") == "dark"
+    until(page, AT_POWERS)
+    before = {name: drawn(page, name) for name in ("powers",)}
+    page.locator("#lang-zh").click()
+    page.context.grant_permissions(["clipboard-read", "clipboard-write"])
+    page.locator("[data-picture=powers] [data-tool=copy_link]").click()
+    until(page, "document.querySelector('[data-picture=powers] .tools .told').textContent !== ''")
+    link = page.evaluate("navigator.clipboard.readText()")
+    assert dict(part.split("=") for part in link.partition("#")[2].split("&")) == dict(
+        part.split("=") for part in ADDRESS[1:].split("&")
+    )
+    page.goto("about:blank")
+    page.goto(link)
+    settle(page)
+    until(page, AT_POWERS)
+    assert {name: drawn(page, name) for name in ("powers",)} == before
+
+
+def test_going_back_in_the_address_goes_back_in_the_page(lesson):
+    page = lesson("#lang=en&d=16")
+    box = living(page, "dots").locator("input.value[data-key=d]")
+    assert box.input_value() == "16"
+    page.evaluate("location.hash = '#lang=en&d=512'")
+    until(page, "document.querySelector('[data-picture=dots] input.value[data-key=d]').value === '512'")
+
+
+@pytest.mark.parametrize(
+    ("tool", "start"), [("save_png", b"\x89PNG"), ("save_svg", b"<svg"), ("save_csv", b"\xef\xbb\xbf")]
+)
+def test_pictures_can_be_taken_away(lesson, tool, start):
+    page = lesson()
+    figure = living(page, "weights")
+    with page.expect_download() as download:
+        figure.locator(f"[data-tool={tool}]").click()
+    content = download.value.path().read_bytes()
+    assert content.startswith(start)
+    assert len(content) > 400
+    if tool == "save_svg":
+        alone = content.decode()
+        assert "class=" not in alone
+        assert re.search(r'<(path|rect|circle)[^>]* fill="(?!none)', alone)
+
+
+def take(page, content):
+    raw = content if isinstance(content, bytes) else json.dumps(content).encode()
+    page.locator("#report-file").set_input_files({"name": "report.json", "mimeType": "application/json", "buffer": raw})
+    until(page, "document.querySelector('.model-chooser .told').textContent !== ''")
+    settle(page)
+    return page.locator(".model-chooser .told")
+
+
+def test_a_report_of_one_s_own_is_shown(lesson):
+    page = lesson()
+    figure = living(page, "model")
+    before = drawn(page, "model")
+    told = take(page, reports.report())
+    assert "my-model" in told.inner_text()
+    assert drawn(page, "model") != before
+    layers, heads = page.locator("#choose-layer"), page.locator("#choose-head")
+    assert layers.locator("option").count() == 2
+    layers.select_option(index=1)
+    settle(page)
+    assert heads.locator("option").count() == 6
+    heads.select_option(label="4")
+    settle(page)
+    said = figure.locator(".said").inner_text()
+    for part in ("my-model", "layer 3, head 4", "gate 0.900", "×2.5", "×4"):
+        assert part in said
+    slider = figure.locator("input[type=range][data-key=factor]")
+    slider.focus()
+    slider.press("End")
+    settle(page)
+    assert "gate 0.100" in figure.locator(".said").inner_text()
+
+
+def test_a_report_can_be_dropped(lesson):
+    page = lesson()
+    living(page, "model")
+    handle = page.evaluate_handle(
+        "text => { const data = new DataTransfer(); data.items.add(new File([text], 'r.json')); return data; }",
+        json.dumps(reports.report()),
+    )
+    page.dispatch_event(".drop", "dragover", {"dataTransfer": handle})
+    page.dispatch_event(".drop", "drop", {"dataTransfer": handle})
+    until(page, "document.querySelector('.model-chooser .told').textContent.includes('my-model')")
+
+
+def test_the_curve_is_dragged_by_pointer_and_keyboard(lesson):
+    page = lesson(viewport={"width": 1280, "height": 900})
+    figure = living(page, "model")
+    stage = figure.locator(".stage")
+    stage.scroll_into_view_if_needed()
+    box = stage.bounding_box()
+    page.mouse.move(box["x"] + box["width"] * 0.5, box["y"] + box["height"] * 0.5)
+    page.mouse.down()
+    page.mouse.move(box["x"] + box["width"] * 0.25, box["y"] + box["height"] * 0.4)
+    page.mouse.up()
+    settle(page)
+    low = float(figure.locator("input.value[data-key=factor]").input_value())
+    assert 1 / 16 <= low < 0.7
+    stage.focus()
+    for _ in range(12):
+        page.keyboard.press("ArrowRight")
+    settle(page)
+    assert float(figure.locator("input.value[data-key=factor]").input_value()) > low
+
+
+def test_the_model_shown_at_first_is_the_recorded_one(lesson):
+    page = lesson("#lang=en&layer=2&head=7&factor=4")
+    said = living(page, "model").locator(".said").inner_text()
+    curve = story().model.layers[2].curve
+    gate = curve.heads[7].gate[curve.factors.index(4.0)]
+    assert f"{gate:.3g}" in said or f"{gate:.2g}" in said
+
+
+HOSTILE = {
+    "not JSON": (b"<script>alert(1)</script>", "not JSON"),
+    "NaN": (json.dumps(reports.broken("layers.0.curve.gate.1", float("nan"))).encode(), "NaN"),
+    "text for a number": (reports.broken("layers.0.curve.gate.1", reports.ATTACK), "layers[0].curve.gate[1]"),
+    "another schema": (reports.broken("schema", reports.ATTACK), "isotherm.check/1"),
+    "prototype": (b'{"__proto__": {"schema": "isotherm.check/1"}, "constructor": 1}', "isotherm.check/1"),
+}
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_a_hostile_report_gets_a_clear_message_and_runs_nothing(lesson, name):
+    page = lesson()
+    living(page, "model")
+    before = drawn(page, "model")
+    content, message = HOSTILE[name]
+    told = take(page, content)
+    assert message in told.inner_text()
+    assert "refused" in told.get_attribute("class")
+    assert drawn(page, "model") == before
+    assert page.locator("main img, main iframe").count() == 0
+
+
+def test_a_script_in_a_name_stays_text(lesson):
+    page = lesson()
+    living(page, "model")
+    report = reports.broken("layers.0.name", reports.ATTACK)
+    report["model"]["name"] = reports.ATTACK
+    told = take(page, report)
+    assert "<img src=x" in told.inner_text()
+    assert "<img src=x" in page.locator("#choose-layer option").first.inner_text()
+    assert page.locator("main img").count() == 0
+
+
+def test_a_hundred_megabytes_are_not_read(lesson, tmp_path):
+    page = lesson()
+    living(page, "model")
+    path = tmp_path / "large.json"
+    with path.open("wb") as file:
+        file.truncate(100_000_000)
+    page.evaluate("() => { Blob.prototype.text = () => { throw new Error('read'); }; }")
+    page.locator("#report-file").set_input_files(path)
+    until(page, "document.querySelector('.model-chooser .told').textContent.includes('100 MB')")
+
+
+def test_a_question_answers_once_one_has_guessed(lesson):
+    page = lesson()
+    form = page.locator("form.predict").first
+    form.scroll_into_view_if_needed()
+    right = form.get_attribute("data-answer")
+    assert not form.locator(".see").is_visible()
+    form.locator(f"input:not([value='{right}'])").first.check()
+    assert "Not quite" in form.locator(".judged").inner_text()
+    assert form.locator(".see").is_visible()
+    form.locator(f"input[value='{right}']").check()
+    assert form.locator(".judged").inner_text() == "Right."
+
+
+def test_a_word_is_explained_by_mouse_and_keyboard(lesson):
+    page = lesson(viewport={"width": 1000, "height": 700})
+    term = page.locator("main button.term:visible").first
+    meaning = page.locator(f"#{term.get_attribute('popovertarget')}")
+    term.scroll_into_view_if_needed()
+    term.focus()
+    page.keyboard.press("Enter")
+    assert meaning.is_visible()
+    word, box = term.bounding_box(), meaning.bounding_box()
+    assert min(abs(box["y"] - word["y"] - word["height"]), abs(word["y"] - box["y"] - box["height"])) < 40
+    page.keyboard.press("Escape")
+    assert not meaning.is_visible()
+    term.hover()
+    until(page, "id => document.getElementById(id).matches(':popover-open')", meaning.get_attribute("id"))
+    page.mouse.move(0, 0)
+    until(page, "id => !document.getElementById(id).matches(':popover-open')", meaning.get_attribute("id"))
+
+
+SHIFTS = """
+window.shifts = [];
+const note = (list) => window.shifts.push(...list.getEntries().map((it) => it.value));
+new PerformanceObserver(note).observe({ type: "layout-shift", buffered: true });
+"""
+
+
+@pytest.mark.parametrize("width", [390, 1280])
+def test_nothing_moves_while_the_page_comes_to_life(lesson, width):
+    page = lesson(viewport={"width": width, "height": 800})
+    page.context.add_init_script(SHIFTS)
+    page.reload()
+    settle(page)
+    for name in ("finding", *STEPS):
+        living(page, name)
+    page.wait_for_timeout(300)
+    assert sum(page.evaluate("window.shifts")) == 0
+
+
+TIMED = """async ([scope, key, values]) => {
+  const slider = document.querySelector(`${scope} .knobs [data-key=${key}]`);
+  const times = [];
+  slider.focus({ preventScroll: true });
+  for (const value of values) {
+    const real = window.requestAnimationFrame;
+    let spent = 0;
+    const timed = (work) => {
+      const start = performance.now();
+      work();
+      document.body.offsetHeight;
+      spent += performance.now() - start;
+    };
+    await new Promise((done) => {
+      window.requestAnimationFrame = (call) => real((now) => { timed(() => call(now)); done(); });
+      timed(() => { slider.value = value; slider.dispatchEvent(new Event("input", { bubbles: true })); });
+    });
+    window.requestAnimationFrame = real;
+    times.push(spent);
+    for (let frame = 0; frame < 6; frame += 1) await new Promise((done) => real(done));
+  }
+  return times;
+}"""
+
+
+@pytest.mark.parametrize("name", [*STEPS, *PLAYS])
+def test_a_control_answers_within_fifty_milliseconds(lesson, name):
+    """From the slider's event to the layout of its picture, at the largest setting. Tests run beside others, which take turns
+    on the same cores, so the fastest of several is what the page itself takes."""
+    page = lesson(f"#lang=en&{LARGEST}", viewport={"width": 1280, "height": 900})
+    living(page, name)
+    scope = "#board" if name in PLAYS else f"[data-picture={name}]"
+    key = next(key for key in ("d", "n", "growth", "power", "factor") if key in controls_of(page, scope))
+    last = int(page.locator(f"{scope} .knobs input[data-key={key}]").first.get_attribute("max"))
+    times = page.evaluate(TIMED, [scope, key, [last - number % 4 for number in range(1, 17)]])
+    assert 0.5 < min(times) < 50, times
+
+
+@pytest.mark.parametrize("language", ["en", "zh"])
+@pytest.mark.parametrize("width", [360, 390])
+def test_a_phone_scrolls_one_way_and_its_axes_can_be_read(lesson, width, language):
+    page = lesson(f"#lang={language}", viewport={"width": width, "height": 780}, has_touch=True, is_mobile=True)
+    for name in LIVING:
+        living(page, name)
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+    sizes = page.evaluate(
+        "[...document.querySelectorAll('.stage text')].map(it => parseFloat(getComputedStyle(it).fontSize) * it.getCTM().a)"
+    )
+    assert len(sizes) > 50
+    assert min(sizes) >= 11
+    small = page.evaluate(
+        "[...document.querySelectorAll('.knobs input, .knobs select, .knobs button, .tools button')]"
+        ".filter(it => it.checkVisibility() && it.getBoundingClientRect().height < 44).map(it => it.outerHTML)"
+    )
+    assert small == []
+
+
+@pytest.mark.parametrize("width", [768, 1180, 2560, 3840])
+def test_wide_screens_scroll_one_way(lesson, width):
+    page = lesson(viewport={"width": width, "height": 1000})
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+
+
+def test_the_keyboard_reaches_every_control_in_order(lesson):
+    page = lesson()
+    figure = living(page, "dots")
+    figure.locator("[data-key]").first.focus()
+    reached = []
+    for _ in range(len(controls_of(page, "[data-picture=dots]")) * 2 + 6):
+        reached.append(page.evaluate("document.activeElement.dataset.key || document.activeElement.dataset.tool || ''"))
+        page.keyboard.press("Tab")
+    keys = [key for key in dict.fromkeys(reached) if key]
+    assert keys == [*controls_of(page, "[data-picture=dots]"), "reset", "copy_link", "save_png", "save_svg", "save_csv"]
+
+
+def test_what_a_picture_shows_is_announced_after_a_pause(lesson):
+    page = lesson()
+    figure = living(page, "dots")
+    slider = figure.locator("input[type=range][data-key=d]")
+    slider.focus()
+    slider.press("ArrowRight")
+    until(
+        page,
+        "document.getElementById('announcer').textContent === document.querySelector('[data-picture=dots] .said').textContent",
+    )
+    assert page.locator("#announcer").get_attribute("aria-live") == "polite"
+    assert slider.get_attribute("aria-valuetext") == figure.locator("input.value[data-key=d]").input_value()
+
+
+def test_the_contents_lead_to_every_step(lesson):
+    page = lesson(viewport={"width": 1280, "height": 800})
+    page.locator("#toc").click()
+    targets = page.eval_on_selector_all(".toc a", "all => all.map(it => it.hash.slice(1))")
+    assert [name for name in targets if page.locator(f"#{name}").count() != 1] == []
+    assert set(targets) >= {*(f"step-{name}" for name in STEPS), "sides", "play", "evidence"}
+    page.locator(".toc a[href='#step-powers']").click()
+    until(page, AT_POWERS)
+    assert not page.locator(".toc").evaluate("it => it.open")
+
+
+def test_every_link_of_the_lesson_leads_somewhere(lesson):
+    page = lesson()
+    lost = page.evaluate(
+        "[...document.querySelectorAll('main a[href^=\"#\"], [popovertarget]')]"
+        ".map(it => it.getAttribute('popovertarget') || it.hash.slice(1)).filter(id => !document.getElementById(id))"
+    )
+    assert lost == []
+
+
+def test_without_a_script_the_text_is_there(browser, tmp_path):
+    path = tmp_path / "index.html"
+    path.write_text(text(), encoding="utf-8")
+    opened = Opened(browser, path, "", java_script_enabled=False)
+    assert opened.page.locator("h1").is_visible()
+    assert "JavaScript" in opened.page.locator("noscript").inner_text()
+    assert opened.page.locator("#step-dots .lead:visible").count() == 1
+    opened.context.close()
+
+
+def test_it_prints_with_every_picture(lesson):
+    page = lesson("#lang=en&theme=dark")
+    page.evaluate("dispatchEvent(new Event('beforeprint'))")
+    empty = page.evaluate("[...document.querySelectorAll('.stage > svg')].filter(it => !it.childElementCount).length")
+    assert empty == 0
+    page.emulate_media(media="print")
+    assert not page.locator(".tools").first.is_visible()
+    assert page.pdf().startswith(b"%PDF")
+
+
+def test_every_word_of_the_frame_is_used_and_told_in_both_languages():
+    own, pictures = (json.loads(shell.asset(name)) for name in ("lesson/words.json", "lesson/pictures/words.json"))
+    assert own.keys() & pictures.keys() == set()
+    for english, chinese in own.values():
+        assert re.findall(r"\{\w+\}", english).sort() == re.findall(r"\{\w+\}", chinese).sort()
+        assert set(re.findall(r"\{\w+\}", english)) == set(re.findall(r"\{\w+\}", chinese))
+        assert not re.search(r"[\u4e00-\u9fff]", english)
+    script = shell.bundle("lesson/start.js")
+    parts = ("play_gate", "play_entropy", "play_top", "play_spread", "model_gate", "model_entropy")  # put together
+    assert [key for key in own if f'"{key}"' not in script and f".{key}" not in script and key not in parts] == []
+
+
+def test_the_report_of_a_test_is_one_that_the_page_takes(lesson):
+    from isotherm.record import to_plain
+
+    page = lesson()
+    living(page, "model")
+    assert "all-MiniLM-L6-v2" in take(page, to_plain(records.minilm())).inner_text()
