@@ -132,7 +132,9 @@ class _Worker:
     def dismiss(self, *, busy: bool = False) -> None:
         """Let the process end; one that is busy, or does not end by itself, is made to."""
         self.line.close()
-        if not busy:  # what it shares with other processes (semaphores of libraries) is given back only by an orderly end
+        if (
+            not busy
+        ):  # what it shares with other processes (semaphores of libraries) is given back only by an orderly end
             self.process.join(PATIENCE)
         self.process.terminate()
         self.process.join()

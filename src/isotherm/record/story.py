@@ -145,8 +145,8 @@ class StoryWords:
 
 @dataclass(frozen=True)
 class Story:
-    """The lesson, and the data of three pictures: `finding`, `model`, a check-up cut down to its temperature curves, and `run`, a
-    training run that was driven too hot."""
+    """The lesson, and the data of three pictures: `finding`; `model`, a check-up cut down to its temperature curves; and `run`,
+    a training run that was driven too hot."""
 
     schema: str
     words: StoryWords

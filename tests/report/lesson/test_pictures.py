@@ -25,11 +25,16 @@ DEFAULT = {
     "growth": 1, "seed": 1, "factor": 1, "keys": 64, "trained": 2, "context": 4096,
 }  # fmt: skip
 LARGEST = {
-    "d": 1024, "n": 512, "spread": 4, "growth": 64, "a": 40, "power": 1.5, "factor": 16, "keys": 512, "trained": 64, "context": 65536,
+    "d": 1024, "n": 512, "spread": 4, "growth": 64, "a": 40, "power": 1.5, "factor": 16,
+    "keys": 512, "trained": 64, "context": 65536,
+}  # fmt: skip
+SMALLEST = {
+    "d": 1, "n": 2, "spread": 0.25, "a": 0, "power": 0, "factor": 1 / 16, "seed": 9999,
+    "keys": 2, "trained": 1, "context": 16,
 }  # fmt: skip
 STATES = [
     DEFAULT,
-    DEFAULT | {"d": 1, "n": 2, "spread": 0.25, "a": 0, "power": 0, "factor": 1 / 16, "seed": 9999, "keys": 2, "trained": 1, "context": 16},
+    DEFAULT | SMALLEST,
     DEFAULT | LARGEST,
     DEFAULT | LARGEST | {"rule": "none"},
     DEFAULT | {"rule": "none", "power": 0.3, "mean": 0.5},

@@ -17,8 +17,8 @@ from isotherm.record.story import STORY_SCHEMA, Story, StoryMeasured, StoryWords
 from isotherm.record.watch import WatchRecord, record_of
 
 MEASURED, MODEL, RUN = "story.json", "minilm-check.json", "hot-run.json"
-"""In `lab/recorded`: the numbers of the story with the finding, the check-up of MiniLM cut down to its curves, and the run of seed 0 of
-`isotherm watch --demo` that is driven too hot, from `isotherm export`."""
+"""In `lab/recorded`: the numbers of the story with the finding; the check-up of MiniLM cut down to its curves; and the run of
+seed 0 of `isotherm watch --demo` that is driven too hot, written by `isotherm export --json`."""
 
 
 class Number(float):

@@ -34,7 +34,8 @@ def body(told: StoryPieces | None) -> Html:
 
 def contents(book: Book) -> Html:
     """A compact table of contents: steps, side chapters, free play, appendix."""
-    lines = [*_of_story(book.story), ("play", words.FREE_PLAY, None), ("run", words.RUN, None), ("evidence", words.EVIDENCE, None)]
+    places = (("play", words.FREE_PLAY), ("run", words.TRAINING_RUN), ("evidence", words.EVIDENCE))
+    lines = [*_of_story(book.story), *((name, title, None) for name, title in places)]
     if any(True for _ in book.claims()):
         lines.append(("contents", words.CONTENTS, None))
     lines += [("errata", words.ERRATA, None), ("method", words.METHOD, None)]
