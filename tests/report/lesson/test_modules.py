@@ -31,6 +31,7 @@ def in_node(module: str, expression: str, given: Any = None) -> Any:
 STATES = [
     {},
     {"d": 128, "n": 3, "rule": "none", "lang": "zh"},
+    {"keys": 12, "trained": 8, "context": 128, "statistic": "gate", "moment": 35},
     {"mean": -0.25, "correlation": 0.5, "spread": 2, "seed": 77, "theme": "dark", "at": "freezing"},
     {"rule": "log-n:512 * 1/sqrt(d)", "power": 0, "growth": 64, "a": 0, "factor": 0.0625, "layer": 3, "head": 11},
 ]

@@ -370,7 +370,7 @@ def test_a_run_of_one_s_own_is_shown_in_both_languages(lesson):
     figure.locator("select[data-key=statistic]").select_option("gate")
     said(page, "run", "layer 1, head 0, gate 0.25")
     page.locator("#lang-zh").click()
-    said(page, "run", "第 1 层第 0 头，闸门为 0.25", "（第 1 层过热）")
+    said(page, "run", "第 1 层第 0 头，闸门：0.25", "（第 1 层过热）")
 
 
 @pytest.mark.parametrize(

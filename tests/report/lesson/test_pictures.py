@@ -174,6 +174,24 @@ def _module(script: str) -> str:
     return done.stdout
 
 
+def test_the_row_that_is_drawn_first_is_a_typical_one():
+    """With and without the scale its largest weight and its gate lie between the quartiles of many rows."""
+    lesson = FOLDER.parent.as_uri()
+    script = (
+        f'import {{ DEFAULTS }} from "{lesson}/state.js"; import {{ row }} from "{lesson}/maths/sample.js";'
+        f'import {{ rowStats }} from "{lesson}/maths/stats.js";'
+        "const told = (seed, rule) => { const it = rowStats(row({ ...DEFAULTS, seed, rule }).logits);"
+        " return [it.top1, it.jacobian_trace]; };"
+        'const both = (seed) => ["none", DEFAULTS.rule].flatMap((rule) => told(seed, rule));'
+        "const many = Array.from({ length: 400 }, (_, seed) => both(seed + 1));"
+        "console.log(JSON.stringify([both(DEFAULTS.seed), many]));"
+    )
+    first, many = json.loads(_module(script))
+    low, high = np.quantile(many, (0.25, 0.75), axis=0)
+    assert (low < first).all()
+    assert (first < high).all()
+
+
 def test_gradients_without_scale_are_uneven_and_not_small():
     """What the step says, at d = 64 and n = 64: a larger median, a far smaller tenth percentile, a far wider range."""
     data = data_of("gradients")

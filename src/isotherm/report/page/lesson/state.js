@@ -14,7 +14,7 @@ export const RANGES = {
   keys: { start: 64, low: 2, high: 512, whole: true }, // n of the step on gradients, which begins with the rows that were measured
   trained: { start: 2, low: 1, high: 64 }, // growth and n of the step on lengths
   context: { start: 4096, low: 16, high: 65536, whole: true },
-  seed: { start: 20, low: 1, high: 9999, whole: true }, // whose first row is a typical one
+  seed: { start: 31, low: 1, high: 9999, whole: true }, // whose first row is a typical one
   factor: { start: 1, low: 1 / 16, high: 16 },
   moment: { start: 10, low: 0, high: 100 }, // where the recorded run has its first alert
   layer: { start: 0, low: 0, high: 999, whole: true },
