@@ -4,7 +4,7 @@
 """
 
 from dataclasses import replace
-from functools import cache
+from functools import cache, lru_cache
 from random import Random
 
 from isotherm.language import Text
@@ -110,7 +110,7 @@ def _gpt2_findings() -> tuple[Finding, ...]:
     )
 
 
-@cache
+@lru_cache(maxsize=1)
 def giant(layers: int = 80, heads: int = 64, *, findings: int = 300) -> CheckRecord:
     """A model whose every detail would take megabytes; many heads saturated, many findings, sampled rows."""
     record = model_of(
