@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from isotherm.lab import cache, claims
+from isotherm.lab import cache, claims, runner
 from isotherm.lab.cache import CacheEntry, code_version
 from isotherm.lab.runner import ClaimOrder, Listener, run
 from isotherm.record import to_plain
@@ -200,9 +200,18 @@ def test_the_listener_hears_everything(toy):
     assert heard == [("started", "one"), ("moved", "one", 0.5), ("finished", "one", False), ("finished", "one", True)]
 
 
-def test_what_a_claim_prints_is_not_on_standard_output(toy, capfd):
+def test_what_a_claim_prints_is_not_on_standard_output_and_its_worker_ends_by_itself(toy, capfd, monkeypatch):
+    """A worker that is ended by force leaves semaphores behind, of which Python warns whoever ran the command."""
+    ends, dismiss = [], runner._Worker.dismiss
+
+    def dismissed(worker, **how):
+        dismiss(worker, **how)
+        ends.append(worker.process.exitcode)
+
+    monkeypatch.setattr(runner._Worker, "dismiss", dismissed)
     run([toy("one")])
     assert capfd.readouterr().out == ""
+    assert ends == [0]
 
 
 def test_an_interrupted_run_goes_on_where_it_was(toy, own_cache):

@@ -1,4 +1,4 @@
-"""The finding: a copy with its scale multiplied, pairs found by hand, and three recorded factors measured again."""
+"""The finding: a copy with its scale multiplied, pairs found by hand, and recorded factors measured again."""
 
 import pytest
 import torch
@@ -46,9 +46,12 @@ def test_a_copy_has_its_logits_multiplied_and_the_model_stays_as_it_was(loaded):
     assert len(scaled) == 6
 
 
-def test_three_recorded_factors_are_measured_again(loaded):
+@pytest.mark.parametrize(
+    "parts", [(0, 6), pytest.param(finding.PARTS, marks=pytest.mark.slow)], ids=["two factors", "every factor"]
+)
+def test_recorded_factors_are_measured_again(loaded, parts):
     on_record = measured().finding
-    points = [on_record.points[finding.PARTS.index(part)] for part in (-6, 0, 6)]
+    points = [on_record.points[finding.PARTS.index(part)] for part in parts]
     again = finding.measure(loaded, tuple(point.factor for point in points))
     assert (again.d, again.pairs, again.candidates) == (on_record.d, on_record.pairs, on_record.candidates)
     assert again.tokens == pytest.approx(on_record.tokens)

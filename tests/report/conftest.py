@@ -1,6 +1,7 @@
 """A real browser for the page. Without Chromium or Playwright these tests are skipped, and say so."""
 
 import shutil
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -8,7 +9,7 @@ from typing import Any
 import pytest
 
 from isotherm.record import CheckRecord
-from isotherm.report.html import write_html
+from isotherm.report.html import to_html
 
 ARGUMENTS = [
     "--no-sandbox",
@@ -49,9 +50,42 @@ class Opened:
         self.page.goto(path.as_uri() + anchor)
         self.address = path.as_uri()
 
+    def wait_for(self, condition: Callable[[], object], within: float = 20.0) -> None:
+        """Wait until something has arrived from the page: a message, a request."""
+        deadline = time.monotonic() + within
+        while not condition():
+            assert time.monotonic() < deadline, "it never came"
+            self.page.wait_for_timeout(20)
+
     def outside(self) -> list[str]:
         """Requests for anything but the file itself and what it made."""
         return [url for url in self.requests if not url.startswith((self.address, "blob:", "data:"))]
+
+
+def until(page: Any, condition: str, argument: Any = None, within: float = 20.0) -> None:
+    """Wait until a function of the page answers true. Playwright's own wait needs eval, which the page's policy forbids."""
+    deadline = time.monotonic() + within
+    while not page.evaluate(condition, argument):
+        assert time.monotonic() < deadline, condition
+        page.wait_for_timeout(20)
+
+
+def expect(locator: Any) -> Any:
+    """Playwright's assertions, which wait; longer than they do by themselves, for a machine that is busy."""
+    from playwright.sync_api import expect as expected
+
+    expected.set_options(timeout=20_000)
+    return expected(locator)
+
+
+_WRITTEN: dict[int, tuple[CheckRecord, str]] = {}
+
+
+def text_of(record: CheckRecord) -> str:
+    """The page of a report, which several tests open: made once."""
+    if id(record) not in _WRITTEN:
+        _WRITTEN[id(record)] = record, to_html(record, "en")
+    return _WRITTEN[id(record)][1]
 
 
 @pytest.fixture
@@ -60,7 +94,7 @@ def opened(browser: Any, tmp_path: Path) -> Iterator[Callable[..., Opened]]:
 
     def open_page(record: CheckRecord, anchor: str = "#lang=en", **options: Any) -> Opened:
         path = tmp_path / "report.html"
-        write_html(record, path, "en")
+        path.write_text(text_of(record), encoding="utf-8")
         pages.append(Opened(browser, path, anchor, **options))
         return pages[-1]
 

@@ -4,6 +4,7 @@
 """
 
 from dataclasses import replace
+from functools import cache, lru_cache
 from random import Random
 
 from isotherm.language import Text
@@ -26,6 +27,7 @@ from isotherm.record import (
 from tests.report.drawn import BINS, NOTHING, audit, curved, finding, head_of, model_of, what_if_of
 
 
+@cache
 def minilm() -> CheckRecord:
     """Six layers of twelve heads, healthy, one note."""
     record = model_of("all-MiniLM-L6-v2", 6, 12, head_dim=32, keys=256, seed=3)
@@ -42,6 +44,7 @@ def minilm() -> CheckRecord:
     return replace(record, findings=(note,))
 
 
+@cache
 def gpt2() -> CheckRecord:
     """Twelve layers of twelve heads with a scale forgotten in two layers, a float16 overflow and a module not seen."""
     record = model_of("gpt2-finetuned-long", 12, 12, keys=1024, seed=5, path="transformer.h.{}.attn")
@@ -107,6 +110,7 @@ def _gpt2_findings() -> tuple[Finding, ...]:
     )
 
 
+@lru_cache(maxsize=1)
 def giant(layers: int = 80, heads: int = 64, *, findings: int = 300) -> CheckRecord:
     """A model whose every detail would take megabytes; many heads saturated, many findings, sampled rows."""
     record = model_of(
@@ -143,6 +147,7 @@ ATTACK = "</script><script>alert(1)</script>"
 QUOTES = """a"b'c`d|e<img src=x onerror=alert(2)>&amp;*_[x](javascript:alert(3))"""
 
 
+@cache
 def ugly() -> CheckRecord:
     """NaN and None everywhere, an empty head, a layer with no head, hostile names, Chinese names."""
     record = model_of("x", 4, 5, keys=128, seed=21)
@@ -210,6 +215,7 @@ def ugly() -> CheckRecord:
     )
 
 
+@cache
 def bare() -> CheckRecord:
     """A model in which no attention was found."""
     return replace(model_of("mlp", 0, 0), what_if=(), comparisons=())

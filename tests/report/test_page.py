@@ -65,7 +65,7 @@ def test_the_console_and_network_checks_can_fail(browser, tmp_path):
         "<img src='https://example.invalid/x.png'><script>console.log('hello'); alert(1)</script>", encoding="utf-8"
     )
     bad = Opened(browser, path, "")
-    bad.page.wait_for_timeout(200)
+    bad.wait_for(lambda: bad.outside() and len(bad.said) >= 2)
     assert bad.outside() == ["https://example.invalid/x.png"]
     assert "hello" in bad.said
     assert "dialog: 1" in bad.said
@@ -75,10 +75,9 @@ def test_the_console_and_network_checks_can_fail(browser, tmp_path):
 def test_the_policy_stops_what_is_not_ours(opened):
     page = opened(records.minilm())
     page.page.evaluate(INTRUDE)
-    page.page.wait_for_timeout(100)
+    page.wait_for(lambda: page.refused and any("Content Security Policy" in line for line in page.said))
     assert page.page.evaluate("window.broken") is None
     assert page.refused == [("https://example.invalid/x.png", "csp")]
-    assert any("Content Security Policy" in line for line in page.said)
     page.said.clear()
     page.requests.clear()
 

@@ -143,7 +143,7 @@ def test_the_theme_follows_the_system_and_the_button(opened, record, scheme):
 def test_the_policy_stops_what_is_not_ours(opened, record):
     page = opened(record)
     page.page.evaluate(INTRUDE)
-    page.page.wait_for_timeout(100)
+    page.wait_for(lambda: page.refused)
     assert page.page.evaluate("window.broken") is None
     assert page.refused == [("https://example.invalid/x.png", "csp")]
     page.said.clear()

@@ -30,6 +30,8 @@ from isotherm.record import Timed, from_plain, to_plain
 from isotherm.record.versions import versions
 
 Size = Literal["quick", "full"]
+PATIENCE = 10
+"""Seconds that an idle worker may take to end."""
 DIED = Text("its process ended with code {code} before it had answered", "其进程未作答就以代码 {code} 结束")
 RAISED = Text("{kind}: {why}", "{kind}：{why}")
 
@@ -127,10 +129,15 @@ class _Worker:
         self.entry = entry
         self.line.send((order, entry.code))
 
-    def dismiss(self) -> None:
+    def dismiss(self, *, busy: bool = False) -> None:
+        """Let the process end; one that is busy, or does not end by itself, is made to."""
+        self.line.close()
+        if (
+            not busy
+        ):  # what it shares with other processes (semaphores of libraries) is given back only by an orderly end
+            self.process.join(PATIENCE)
         self.process.terminate()
         self.process.join()
-        self.line.close()
 
 
 def _pool(orders: list[tuple[ClaimOrder, CacheEntry]], jobs: int, listener: Listener) -> Iterator[ClaimOutcome]:
@@ -153,7 +160,7 @@ def _pool(orders: list[tuple[ClaimOrder, CacheEntry]], jobs: int, listener: List
                 yield outcome
     finally:
         for worker in workers:
-            worker.dismiss()
+            worker.dismiss(busy=True)
 
 
 def _next(waiting: list[tuple[ClaimOrder, CacheEntry]], listener: Listener) -> tuple[ClaimOrder, CacheEntry]:

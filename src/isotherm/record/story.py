@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from isotherm.language import Text
 from isotherm.record.check import CheckRecord
 from isotherm.record.claim import Step
+from isotherm.record.watch import WatchRecord
 
 STORY_SCHEMA = "isotherm.story/1"
 MEASURED_SCHEMA = "isotherm.story-measured/1"
@@ -144,12 +145,14 @@ class StoryWords:
 
 @dataclass(frozen=True)
 class Story:
-    """The lesson, and the data of two pictures: `finding`, and `model`, a check-up cut down to its temperature curves."""
+    """The lesson, and the data of three pictures: `finding`; `model`, a check-up cut down to its temperature curves; and `run`,
+    a training run that was driven too hot."""
 
     schema: str
     words: StoryWords
     finding: PairFinding
     model: CheckRecord
+    run: WatchRecord
 
 
 def plain(sentence: str) -> str:

@@ -14,6 +14,9 @@ _POWER = re.compile(
     r"(?<=[A-Za-z0-9)>\u200b])\^(?:\(([^()]*)\)|\{([^{}]*)\}|([+−-]?(?:\d+(?:\.\d+)?|[½¼¾]|[a-zT⊤](?![A-Za-z]))))"
 )
 
+_PERCENT = re.compile(r"(?<=\d) %")
+_VALUE = re.compile(r"(?<=[A-Za-zα-ω]) = (?=[\d√−])")
+
 
 class Html(str):
     """Markup: already escaped."""
@@ -60,8 +63,13 @@ def typeset(text: str) -> Html:
     >>> typeset("d_k^0.5 < n")
     '<i>d</i><sub>k</sub><sup>0.5</sup> &lt; n'
     """
-    low = _INDEX.sub(lambda it: f"<i>{it[1]}</i><sub>{it[2] or it[3]}</sub>", html(text))
+    low = _INDEX.sub(lambda it: f"<i>{it[1]}</i><sub>{it[2] or it[3]}</sub>", html(_bound(text)))
     return Html(_POWER.sub(lambda it: f"<sup>{_power(it)}</sup>", low))
+
+
+def _bound(text: str) -> str:
+    """With spaces that do not break between a number and its sign, and between a quantity and its value."""
+    return text if isinstance(text, Html) else _VALUE.sub("\u00a0=\u00a0", _PERCENT.sub("\u00a0%", text))
 
 
 def drawn(text: str) -> Html:

@@ -9,7 +9,7 @@ import pytest
 from isotherm.record import to_plain
 from isotherm.report import shell
 from tests.report import records
-from tests.report.lesson import reports
+from tests.report.lesson import reports, runs
 from tests.report.lesson.engines import MATHS, node
 
 LESSON = MATHS.parent
@@ -31,6 +31,7 @@ def in_node(module: str, expression: str, given: Any = None) -> Any:
 STATES = [
     {},
     {"d": 128, "n": 3, "rule": "none", "lang": "zh"},
+    {"keys": 12, "trained": 8, "context": 128, "statistic": "gate", "moment": 35},
     {"mean": -0.25, "correlation": 0.5, "spread": 2, "seed": 77, "theme": "dark", "at": "freezing"},
     {"rule": "log-n:512 * 1/sqrt(d)", "power": 0, "growth": 64, "a": 0, "factor": 0.0625, "layer": 3, "head": 11},
 ]
@@ -136,3 +137,63 @@ def test_what_the_command_line_prints_is_read():
     assert found["name"] == record.model.name
     assert [it["index"] for it in found["layers"]] == [layer.index for layer in record.layers]
     assert found["layers"][2]["heads"][7]["gate"] == list(record.layers[2].curve.heads[7].gate)
+
+
+def test_a_run_is_cut_down_to_the_worst_head_of_each_layer():
+    found = in_node("drop_run.js", "m.runOf(given)", runs.exported())
+    assert found["name"] == "my-run"
+    assert [reading["step"] for reading in found["readings"]] == [0, 50, 100]
+    assert [reading["loss"] for reading in found["readings"]] == [3.0, None, 1.0]
+    worst = [reading["worst"]["max_logit"] for reading in found["readings"]]
+    assert worst == [
+        [{"value": 1.0, "head": 0}, {"value": 3.0, "head": 1}],
+        [None, {"value": 30.0, "head": 1}],
+        [{"value": 10.0, "head": 0}, {"value": 300.0, "head": 1}],
+    ]
+    assert found["readings"][0]["worst"]["gate"][1] == {"value": 0.25, "head": 0}
+    assert found["alerts"] == [{"step": 100, "kind": "alert", "said": ["layer 1 is hot", "第 1 层过热"]}]
+
+
+REFUSED_RUN = REFUSED.replace("reportOf", "runOf")
+RUNS_THAT_ARE_NONE = [
+    ("schema", "isotherm.check/1", "drop_is_report", None),
+    ("schema", runs.ATTACK, "drop_run_schema", None),
+    ("model", 3, "drop_text", "model"),
+    ("layers", [], "drop_long", "readings[0].values.max_logit"),
+    ("layers.1.heads", 5, "drop_heads", "readings[0].values.max_logit"),
+    ("layers.0.heads", -1, "drop_number", "layers[0].heads"),
+    ("readings", [], "drop_no_readings", None),
+    ("readings", "none", "drop_list", "readings"),
+    ("readings.1.step", 0, "drop_order", "readings[1].step"),
+    ("readings.1.step", 1.5, "drop_whole", "readings[1].step"),
+    ("readings.0.loss", "3", "drop_number", "readings[0].loss"),
+    ("readings.0.values", {}, "drop_missing", "readings[0].values.max_logit"),
+    ("readings.2.values.gate", [0.5, 0.25], "drop_heads", "readings[2].values.gate"),
+    ("readings.2.values.gate", [0.5, runs.ATTACK, 0.5], "drop_number", "readings[2].values.gate[1]"),
+    ("events.0.message", runs.ATTACK, "drop_object", "events[0].message"),
+    ("events.0.step", -1, "drop_number", "events[0].step"),
+]
+
+
+@pytest.mark.parametrize(("path", "value", "key", "place"), RUNS_THAT_ARE_NONE)
+def test_a_run_that_does_not_fit_is_refused_by_place(path, value, key, place):
+    found = in_node("drop_run.js", REFUSED_RUN, runs.broken(path, value))
+    assert found["key"] == key
+    assert found.get("place") == place
+
+
+def test_a_run_is_told_from_a_report():
+    assert in_node("drop.js", REFUSED, runs.exported())["key"] == "drop_is_run"
+
+
+def test_the_library_s_own_export_is_a_run(tmp_path):
+    from isotherm.report.watch import tables
+    from tests.monitor.runs import run
+
+    record = run(tmp_path / "run.db")
+    found = in_node("drop_run.js", "m.runOf(given)", json.loads(tables.to_json(record)))
+    assert len(found["readings"]) == len(record.readings)
+    assert found["readings"][-1]["worst"]["max_logit"][-1]["value"] == pytest.approx(
+        record.readings[-1].values["max_logit"][-4:].max()
+    )
+    assert len(found["alerts"]) == sum(event.kind == "alert" for event in record.events) > 0

@@ -4,7 +4,6 @@ import csv
 import io
 import json
 import re
-import time
 from dataclasses import replace
 from functools import cache
 
@@ -17,16 +16,17 @@ from isotherm.report.explain import page as pages
 from isotherm.stats import RowStats
 from isotherm.theory import freezing_threshold
 from tests.report import claims, records
-from tests.report.conftest import Opened
-from tests.report.lesson import reports
+from tests.report.conftest import Opened, expect, until
+from tests.report.lesson import reports, runs
 
 STEPS = ("dots", "weights", "jacobian", "gradients", "powers", "lengths", "model")
 PLAYS = ("play_scores", "play_weights", "play_jacobian", "play_phase", "play_rules")
-LIVING = ("finding", *STEPS, *PLAYS)
+LIVING = ("finding", *STEPS, *PLAYS, "run")
 SETTLED = "() => new Promise((done) => { let n = 4; const next = () => (n-- ? requestAnimationFrame(next) : done()); next(); })"
 DRAWN = "name => document.querySelector(`[data-picture=${name}] .stage > svg`).innerHTML"
 AT_POWERS = "Math.abs(document.getElementById('step-powers').getBoundingClientRect().top) < 120"
-LARGEST = "d=1024&n=512&growth=64&spread=4&seed=9999"
+DESKTOP = {"width": 1280, "height": 800}
+LARGEST = "d=1024&n=512&growth=64&spread=4&keys=512&trained=64&context=65536&seed=9999"
 
 
 @cache
@@ -34,14 +34,33 @@ def text() -> str:
     return pages.to_html(replace(claims.usual(), story=story()), "en")
 
 
-@pytest.fixture
-def lesson(browser, tmp_path):
-    opened = []
+@pytest.fixture(scope="module")
+def file(tmp_path_factory):
+    path = tmp_path_factory.mktemp("lesson") / "index.html"
+    path.write_text(text(), encoding="utf-8")
+    return path
 
-    def open_page(anchor="#lang=en", **options):
-        path = tmp_path / "index.html"
-        path.write_text(text(), encoding="utf-8")
-        opened.append(Opened(browser, path, anchor, **options))
+
+@pytest.fixture(scope="module")
+def shared(browser, file):
+    """One page for every test that leaves nothing behind but its settings, which the next address takes back."""
+    opened = Opened(browser, file, "#lang=en", viewport=DESKTOP)
+    yield opened
+    opened.context.close()
+
+
+@pytest.fixture
+def lesson(browser, file, request):
+    """Open the page at an address; `fresh` asks for one of its own."""
+    opened, own = [], []
+
+    def open_page(anchor="#lang=en", *, fresh=False, **options):
+        if fresh or options.keys() - {"viewport"}:
+            opened.append(Opened(browser, file, anchor, **{"viewport": DESKTOP} | options))
+            own.append(opened[-1])
+        else:
+            opened.append(request.getfixturevalue("shared"))
+            turned_back(opened[-1].page, anchor, options.get("viewport", DESKTOP))
         settle(opened[-1].page)
         return opened[-1].page
 
@@ -49,7 +68,16 @@ def lesson(browser, tmp_path):
     for it in opened:
         assert it.outside() == []
         assert it.said == []
-        it.context.close()
+        if it in own:
+            it.context.close()
+
+
+def turned_back(page, anchor, viewport):
+    page.set_viewport_size(viewport)
+    page.evaluate(
+        "anchor => { document.activeElement.blur(); scrollTo({ top: 0, behavior: 'instant' }); location.hash = anchor; }",
+        anchor,
+    )
 
 
 def settle(page):
@@ -69,17 +97,28 @@ def drawn(page, name):
     return page.evaluate(DRAWN, name)
 
 
-def until(page, condition, argument=None, within=10.0):
-    """Wait until a function of the page answers true. Playwright's own wait needs eval, which the page's policy forbids."""
-    deadline = time.monotonic() + within
-    while not page.evaluate(condition, argument):
-        assert time.monotonic() < deadline, condition
-        page.wait_for_timeout(30)
+def redrawn(page, name, before):
+    """Wait until a picture is another one: only pictures near the reader are drawn, a few in each frame."""
+    until(page, f"([name, before]) => ({DRAWN})(name) !== before", [name, before])
 
 
-def hash_of(page):
-    page.wait_for_timeout(500)  # the address follows a dragged slider after a moment
-    return page.evaluate("location.hash")
+def addressed(page, *parts):
+    """Wait until the address says these parts: it follows a dragged slider after a moment."""
+    until(page, "parts => parts.every(part => location.hash.includes(part))", list(parts))
+
+
+def reset_address(page, address="#lang=en"):
+    until(page, "address => location.hash === address", address)
+
+
+def said(page, name, *parts):
+    """Wait until a picture's sentence has these parts."""
+    until(
+        page,
+        "([name, parts]) => { const text = document.querySelector(`[data-picture=${name}] .said`).textContent;"
+        " return parts.every(part => text.includes(part)); }",
+        [name, list(parts)],
+    )
 
 
 def test_the_page_is_small():
@@ -89,9 +128,9 @@ def test_the_page_is_small():
 def test_it_goes_from_the_story_to_the_evidence(lesson):
     page = lesson()
     places = page.evaluate(
-        "[...document.querySelectorAll('#lesson-start, .step, #sides, #play, #appendix, #claims')].map(it => it.id)"
+        "[...document.querySelectorAll('#lesson-start, .step, #sides, #play, #run, #appendix, #claims')].map(it => it.id)"
     )
-    assert places == ["lesson-start", *(f"step-{name}" for name in STEPS), "sides", "play", "appendix", "claims"]
+    assert places == ["lesson-start", *(f"step-{name}" for name in STEPS), "sides", "play", "run", "appendix", "claims"]
     assert page.locator("#evidence .tally").count() == 1
 
 
@@ -102,8 +141,7 @@ def test_every_picture_is_drawn_said_and_tabulated(lesson, name):
     assert len(drawn(page, name)) > 500
     assert len(figure.locator(".said").inner_text()) > 20
     figure.locator(".as-table summary").click()
-    filled = "name => document.querySelectorAll(`[data-picture=${name}] .as-table tbody tr`).length > 1"
-    until(page, filled, name)  # a browser tells that a table was opened when it finds the time
+    expect(figure.locator(".as-table tbody tr").nth(1)).to_be_visible()
     image = figure.locator("svg[role=img]")
     for attribute in ("aria-labelledby", "aria-describedby"):
         assert page.locator(f"#{image.get_attribute(attribute)}").inner_text().strip()
@@ -116,8 +154,8 @@ def controls_of(page, scope):
 def turn(page, scope, key):
     """Move one control as a reader would; the browser tells the page."""
     node = page.locator(f"{scope} .knobs [data-key={key}]").first
-    if key == "rule":
-        node.select_option("1/d")
+    if key in ("rule", "statistic"):
+        node.select_option({"rule": "1/d", "statistic": "entropy"}[key])
     elif key == "seed":
         node.click()
     else:
@@ -126,20 +164,19 @@ def turn(page, scope, key):
             page.keyboard.press("ArrowRight")
 
 
-@pytest.mark.parametrize("name", STEPS)
+@pytest.mark.parametrize("name", ["finding", *STEPS, "run"])
 def test_every_control_moves_its_picture(lesson, name):
     page = lesson()
-    living(page, name)
+    figure = living(page, name)
     keys = controls_of(page, f"[data-picture={name}]")
     assert keys
     for key in keys:
         before = drawn(page, name)
         turn(page, f"[data-picture={name}]", key)
-        assert drawn(page, name) != before, key
-        assert f"{key}=" in hash_of(page)
-    page.locator(f"[data-picture={name}] [data-tool=reset]").click()
-    settle(page)
-    assert hash_of(page) == "#lang=en"
+        redrawn(page, name, before)
+    addressed(page, *(f"{key}=" for key in keys))
+    figure.locator("[data-tool=reset]").click()
+    reset_address(page)
 
 
 def test_free_play_turns_everything(lesson):
@@ -150,9 +187,9 @@ def test_free_play_turns_everything(lesson):
     for key in keys:
         scores, readings = drawn(page, "play_scores"), page.locator("#board .readouts").inner_text()
         turn(page, "#board", key)
-        assert drawn(page, "play_scores") != scores, key
+        redrawn(page, "play_scores", scores)
         if key != "mean":  # which moves every score alike: softmax does not see it
-            assert page.locator("#board .readouts").inner_text() != readings, key
+            expect(page.locator("#board .readouts")).not_to_have_text(readings, use_inner_text=True)
 
 
 def test_the_readouts_are_the_library_s(lesson):
@@ -183,36 +220,35 @@ def test_a_number_can_be_typed_and_nonsense_is_put_back(lesson):
         box.fill(typed)
         box.press("Enter")
         assert box.input_value() == kept
-    assert "d=1&" in hash_of(page) or hash_of(page).endswith("d=1")
+    until(page, "/[#&]d=1(&|$)/.test(location.hash)")
 
 
 def test_language_and_theme_change_pictures(lesson):
-    page = lesson()
+    page = lesson(fresh=True)
     figure = living(page, "dots")
     colour = "getComputedStyle(document.querySelector('[data-picture=dots] .solid')).fill"
     english, light = figure.locator(".said").inner_text(), page.evaluate(colour)
     page.locator("#lang-zh").click()
     page.locator("#theme").click()
-    settle(page)
-    chinese = figure.locator(".said").inner_text()
-    assert re.search(r"[\u4e00-\u9fff]", chinese)
+    expect(figure.locator(".said")).to_have_text(re.compile(r"[\u4e00-\u9fff]"))
     assert not re.search(r"[\u4e00-\u9fff]", english)
     assert page.evaluate(colour) != light
     for name in LIVING:
         living(page, name)
     until(page, "[...document.querySelectorAll('.living .said')].every(it => /[\u4e00-\u9fff]/.test(it.textContent))")
-    assert hash_of(page) == "#lang=zh&theme=dark"
+    reset_address(page, "#lang=zh&theme=dark")
 
 
 ADDRESS = "#lang=zh&d=256&n=32&mean=0.25&rule=1%2Fd&power=1&theme=dark&at=step-powers"
 
 
 def test_a_link_shows_what_its_sender_saw(lesson):
-    page = lesson(ADDRESS, viewport={"width": 1280, "height": 900})
+    page = lesson(ADDRESS, fresh=True)
     assert page.evaluate("document.documentElement.lang") == "zh-CN"
     assert page.evaluate("document.documentElement.dataset.theme") == "dark"
     until(page, AT_POWERS)
-    before = {name: drawn(page, name) for name in ("powers",)}
+    living(page, "powers")
+    before = drawn(page, "powers")
     page.locator("#lang-zh").click()
     page.context.grant_permissions(["clipboard-read", "clipboard-write"])
     page.locator("[data-picture=powers] [data-tool=copy_link]").click()
@@ -223,9 +259,8 @@ def test_a_link_shows_what_its_sender_saw(lesson):
     )
     page.goto("about:blank")
     page.goto(link)
-    settle(page)
     until(page, AT_POWERS)
-    assert {name: drawn(page, name) for name in ("powers",)} == before
+    until(page, f"before => ({DRAWN})('powers') === before", before)
 
 
 def test_going_back_in_the_address_goes_back_in_the_page(lesson):
@@ -253,52 +288,47 @@ def test_pictures_can_be_taken_away(lesson, tool, start):
         assert re.search(r'<(path|rect|circle)[^>]* fill="(?!none)', alone)
 
 
-def take(page, content):
+def take(page, content, field="#report-file"):
     raw = content if isinstance(content, bytes) else json.dumps(content).encode()
-    page.locator("#report-file").set_input_files({"name": "report.json", "mimeType": "application/json", "buffer": raw})
-    until(page, "document.querySelector('.model-chooser .told').textContent !== ''")
-    settle(page)
-    return page.locator(".model-chooser .told")
+    page.locator(field).set_input_files({"name": "report.json", "mimeType": "application/json", "buffer": raw})
+    told = page.locator(f".model-chooser:has({field}) .told")
+    expect(told).not_to_be_empty()
+    return told
 
 
 def test_a_report_of_one_s_own_is_shown(lesson):
-    page = lesson()
+    page = lesson(fresh=True)
     figure = living(page, "model")
     before = drawn(page, "model")
     told = take(page, reports.report())
     assert "my-model" in told.inner_text()
-    assert drawn(page, "model") != before
+    redrawn(page, "model", before)
     layers, heads = page.locator("#choose-layer"), page.locator("#choose-head")
     assert layers.locator("option").count() == 2
     layers.select_option(index=1)
-    settle(page)
-    assert heads.locator("option").count() == 6
+    expect(heads.locator("option")).to_have_count(6)
     heads.select_option(label="4")
-    settle(page)
-    said = figure.locator(".said").inner_text()
-    for part in ("my-model", "layer 3, head 4", "gate 0.900", "×2.5", "×4"):
-        assert part in said
+    said(page, "model", "my-model", "layer 3, head 4", "gate 0.900", "×2.5", "×4")
     slider = figure.locator("input[type=range][data-key=factor]")
     slider.focus()
     slider.press("End")
-    settle(page)
-    assert "gate 0.100" in figure.locator(".said").inner_text()
+    said(page, "model", "gate 0.100")
 
 
 def test_a_report_can_be_dropped(lesson):
-    page = lesson()
+    page = lesson(fresh=True)
     living(page, "model")
     handle = page.evaluate_handle(
         "text => { const data = new DataTransfer(); data.items.add(new File([text], 'r.json')); return data; }",
         json.dumps(reports.report()),
     )
-    page.dispatch_event(".drop", "dragover", {"dataTransfer": handle})
-    page.dispatch_event(".drop", "drop", {"dataTransfer": handle})
-    until(page, "document.querySelector('.model-chooser .told').textContent.includes('my-model')")
+    page.dispatch_event("#step-model .drop", "dragover", {"dataTransfer": handle})
+    page.dispatch_event("#step-model .drop", "drop", {"dataTransfer": handle})
+    expect(page.locator("#step-model .told").first).to_contain_text("my-model")
 
 
 def test_the_curve_is_dragged_by_pointer_and_keyboard(lesson):
-    page = lesson(viewport={"width": 1280, "height": 900})
+    page = lesson()
     figure = living(page, "model")
     stage = figure.locator(".stage")
     stage.scroll_into_view_if_needed()
@@ -307,22 +337,70 @@ def test_the_curve_is_dragged_by_pointer_and_keyboard(lesson):
     page.mouse.down()
     page.mouse.move(box["x"] + box["width"] * 0.25, box["y"] + box["height"] * 0.4)
     page.mouse.up()
-    settle(page)
-    low = float(figure.locator("input.value[data-key=factor]").input_value())
-    assert 1 / 16 <= low < 0.7
+    factor = "Number(document.querySelector('[data-picture=model] input.value[data-key=factor]').value)"
+    until(page, f"{factor} < 0.7")
+    low = page.evaluate(factor)
+    assert low >= 1 / 16
     stage.focus()
     for _ in range(12):
         page.keyboard.press("ArrowRight")
-    settle(page)
-    assert float(figure.locator("input.value[data-key=factor]").input_value()) > low
+    until(page, f"low => {factor} > low", low)
 
 
 def test_the_model_shown_at_first_is_the_recorded_one(lesson):
     page = lesson("#lang=en&layer=2&head=7&factor=4")
-    said = living(page, "model").locator(".said").inner_text()
+    living(page, "model")
     curve = story().model.layers[2].curve
     gate = curve.heads[7].gate[curve.factors.index(4.0)]
-    assert f"{gate:.3g}" in said or f"{gate:.2g}" in said
+    said(page, "model", "layer 2, head 7", f"{gate:.2g}"[:4])
+
+
+def test_a_run_of_one_s_own_is_shown_in_both_languages(lesson):
+    page = lesson(fresh=True)
+    figure = living(page, "run")
+    said(page, "run", "SmallTransformer", "the first at step 30")
+    before = drawn(page, "run")
+    assert "my-run" in take(page, runs.exported(), "#run-file").inner_text()
+    redrawn(page, "run", before)
+    said(page, "run", "my-run, step 100 of 100: loss 1.", "layer 1, head 1, largest logit 300", "(layer 1 is hot)")
+    slider = figure.locator("input[type=range][data-key=moment]")
+    slider.focus()
+    slider.press("Home")
+    said(page, "run", "step 0 of 100: loss 3.", "largest logit 3.")
+    figure.locator("select[data-key=statistic]").select_option("gate")
+    said(page, "run", "layer 1, head 0, gate 0.25")
+    page.locator("#lang-zh").click()
+    said(page, "run", "第 1 层第 0 头，闸门：0.25", "（第 1 层过热）")
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"<script>alert(1)</script>", "not JSON"),
+        (runs.broken("readings.0.values.gate", [0.5, runs.ATTACK, 1]), "readings[0].values.gate[1]"),
+        (reports.report(), "step 7"),
+    ],
+    ids=["not JSON", "text for a number", "a report"],
+)
+def test_a_hostile_run_gets_a_clear_message_and_runs_nothing(lesson, content, message):
+    page = lesson()
+    living(page, "run")
+    before = drawn(page, "run")
+    told = take(page, content, "#run-file")
+    assert message in told.inner_text()
+    assert "refused" in told.get_attribute("class")
+    assert drawn(page, "run") == before
+    assert page.locator("main img, main iframe").count() == 0
+
+
+def test_a_script_in_a_run_stays_text(lesson):
+    page = lesson(fresh=True)
+    living(page, "run")
+    run = runs.broken("events.0.message", {"en": runs.ATTACK, "zh": runs.ATTACK})
+    run["model"] = run["layers"][1]["name"] = runs.ATTACK
+    assert "<img src=x" in take(page, run, "#run-file").inner_text()
+    said(page, "run", "<img src=x")
+    assert page.locator("main img").count() == 0
 
 
 HOSTILE = {
@@ -348,7 +426,7 @@ def test_a_hostile_report_gets_a_clear_message_and_runs_nothing(lesson, name):
 
 
 def test_a_script_in_a_name_stays_text(lesson):
-    page = lesson()
+    page = lesson(fresh=True)
     living(page, "model")
     report = reports.broken("layers.0.name", reports.ATTACK)
     report["model"]["name"] = reports.ATTACK
@@ -359,18 +437,18 @@ def test_a_script_in_a_name_stays_text(lesson):
 
 
 def test_a_hundred_megabytes_are_not_read(lesson, tmp_path):
-    page = lesson()
+    page = lesson(fresh=True)
     living(page, "model")
     path = tmp_path / "large.json"
     with path.open("wb") as file:
         file.truncate(100_000_000)
     page.evaluate("() => { Blob.prototype.text = () => { throw new Error('read'); }; }")
     page.locator("#report-file").set_input_files(path)
-    until(page, "document.querySelector('.model-chooser .told').textContent.includes('100 MB')")
+    expect(page.locator("#step-model .told").first).to_contain_text("100 MB")
 
 
 def test_a_question_answers_once_one_has_guessed(lesson):
-    page = lesson()
+    page = lesson(fresh=True)
     form = page.locator("form.predict").first
     form.scroll_into_view_if_needed()
     right = form.get_attribute("data-answer")
@@ -382,6 +460,13 @@ def test_a_question_answers_once_one_has_guessed(lesson):
     assert form.locator(".judged").inner_text() == "Right."
 
 
+BESIDE = """([id]) => {
+  const box = document.getElementById(id).getBoundingClientRect();
+  const word = [...document.querySelectorAll(`[popovertarget=${id}]`)].find(it => it.checkVisibility()).getBoundingClientRect();
+  return Math.min(Math.abs(box.top - word.bottom), Math.abs(word.top - box.bottom)) < 40;
+}"""
+
+
 def test_a_word_is_explained_by_mouse_and_keyboard(lesson):
     page = lesson(viewport={"width": 1000, "height": 700})
     term = page.locator("main button.term:visible").first
@@ -390,8 +475,7 @@ def test_a_word_is_explained_by_mouse_and_keyboard(lesson):
     term.focus()
     page.keyboard.press("Enter")
     assert meaning.is_visible()
-    word, box = term.bounding_box(), meaning.bounding_box()
-    assert min(abs(box["y"] - word["y"] - word["height"]), abs(word["y"] - box["y"] - box["height"])) < 40
+    until(page, BESIDE, [meaning.get_attribute("id")])
     page.keyboard.press("Escape")
     assert not meaning.is_visible()
     term.hover()
@@ -409,7 +493,7 @@ new PerformanceObserver(note).observe({ type: "layout-shift", buffered: true });
 
 @pytest.mark.parametrize("width", [390, 1280])
 def test_nothing_moves_while_the_page_comes_to_life(lesson, width):
-    page = lesson(viewport={"width": width, "height": 800})
+    page = lesson(fresh=True, viewport={"width": width, "height": 800})
     page.context.add_init_script(SHIFTS)
     page.reload()
     settle(page)
@@ -422,8 +506,10 @@ def test_nothing_moves_while_the_page_comes_to_life(lesson, width):
 TIMED = """async ([scope, key, values]) => {
   const slider = document.querySelector(`${scope} .knobs [data-key=${key}]`);
   const times = [];
+  const enough = () => times.length > 3 && Math.min(...times) < 50;
   slider.focus({ preventScroll: true });
   for (const value of values) {
+    if (enough()) break;
     const real = window.requestAnimationFrame;
     let spent = 0;
     const timed = (work) => {
@@ -438,32 +524,41 @@ TIMED = """async ([scope, key, values]) => {
     });
     window.requestAnimationFrame = real;
     times.push(spent);
-    for (let frame = 0; frame < 6; frame += 1) await new Promise((done) => real(done));
+    for (let frame = 0; frame < 3; frame += 1) await new Promise((done) => real(done));
   }
   return times;
 }"""
 
 
-@pytest.mark.parametrize("name", [*STEPS, *PLAYS])
+@pytest.mark.parametrize("name", [*STEPS, *PLAYS, "run"])
 def test_a_control_answers_within_fifty_milliseconds(lesson, name):
     """From the slider's event to the layout of its picture, at the largest setting. Tests run beside others, which take turns
     on the same cores, so the fastest of several is what the page itself takes."""
-    page = lesson(f"#lang=en&{LARGEST}", viewport={"width": 1280, "height": 900})
+    page = lesson(f"#lang=en&{LARGEST}")
     living(page, name)
     scope = "#board" if name in PLAYS else f"[data-picture={name}]"
-    key = next(key for key in ("d", "n", "growth", "power", "factor") if key in controls_of(page, scope))
+    key = next(
+        key for key in ("d", "n", "keys", "trained", "power", "factor", "moment") if key in controls_of(page, scope)
+    )
     last = int(page.locator(f"{scope} .knobs input[data-key={key}]").first.get_attribute("max"))
     times = page.evaluate(TIMED, [scope, key, [last - number % 4 for number in range(1, 17)]])
     assert 0.5 < min(times) < 50, times
 
 
-@pytest.mark.parametrize("language", ["en", "zh"])
-@pytest.mark.parametrize("width", [360, 390])
-def test_a_phone_scrolls_one_way_and_its_axes_can_be_read(lesson, width, language):
-    page = lesson(f"#lang={language}", viewport={"width": width, "height": 780}, has_touch=True, is_mobile=True)
-    for name in LIVING:
-        living(page, name)
-    assert page.evaluate("document.documentElement.scrollWidth") <= width
+PHONES = [(360, "en"), (390, "en"), (390, "zh"), (360, "zh")]
+
+
+def test_a_phone_scrolls_one_way_and_its_axes_can_be_read(lesson):
+    page = lesson(viewport={"width": 360, "height": 780}, has_touch=True, is_mobile=True)
+    for width, language in PHONES:
+        turned_back(page, f"#lang={language}", {"width": width, "height": 780})
+        for name in LIVING:
+            living(page, name)
+        assert page.evaluate("document.documentElement.scrollWidth") <= width, (width, language)
+        check_sizes(page)
+
+
+def check_sizes(page):
     sizes = page.evaluate(
         "[...document.querySelectorAll('.stage text')].map(it => parseFloat(getComputedStyle(it).fontSize) * it.getCTM().a)"
     )
@@ -476,10 +571,10 @@ def test_a_phone_scrolls_one_way_and_its_axes_can_be_read(lesson, width, languag
     assert small == []
 
 
-@pytest.mark.parametrize("width", [768, 1180, 2560, 3840])
-def test_wide_screens_scroll_one_way(lesson, width):
-    page = lesson(viewport={"width": width, "height": 1000})
-    assert page.evaluate("document.documentElement.scrollWidth") <= width
+def test_wide_screens_scroll_one_way(lesson):
+    for width in (768, 1180, 2560, 3840):
+        page = lesson(viewport={"width": width, "height": 1000})
+        assert page.evaluate("document.documentElement.scrollWidth") <= width
 
 
 def test_the_keyboard_reaches_every_control_in_order(lesson):
@@ -528,10 +623,8 @@ def test_every_link_of_the_lesson_leads_somewhere(lesson):
     assert lost == []
 
 
-def test_without_a_script_the_text_is_there(browser, tmp_path):
-    path = tmp_path / "index.html"
-    path.write_text(text(), encoding="utf-8")
-    opened = Opened(browser, path, "", java_script_enabled=False)
+def test_without_a_script_the_text_is_there(browser, file):
+    opened = Opened(browser, file, "", java_script_enabled=False)
     assert opened.page.locator("h1").is_visible()
     assert "JavaScript" in opened.page.locator("noscript").inner_text()
     assert opened.page.locator("#step-dots .lead:visible").count() == 1
@@ -539,7 +632,7 @@ def test_without_a_script_the_text_is_there(browser, tmp_path):
 
 
 def test_it_prints_with_every_picture(lesson):
-    page = lesson("#lang=en&theme=dark")
+    page = lesson("#lang=en&theme=dark", fresh=True)
     page.evaluate("dispatchEvent(new Event('beforeprint'))")
     empty = page.evaluate("[...document.querySelectorAll('.stage > svg')].filter(it => !it.childElementCount).length")
     assert empty == 0
@@ -556,13 +649,14 @@ def test_every_word_of_the_frame_is_used_and_told_in_both_languages():
         assert set(re.findall(r"\{\w+\}", english)) == set(re.findall(r"\{\w+\}", chinese))
         assert not re.search(r"[\u4e00-\u9fff]", english)
     script = shell.bundle("lesson/start.js")
-    parts = ("play_gate", "play_entropy", "play_top", "play_spread", "model_gate", "model_entropy")  # put together
+    parts = {"play_gate", "play_entropy", "play_top", "play_spread", "model_gate", "model_entropy"}  # put together
+    parts |= {f"run_{statistic}" for statistic in ("max_logit", "entropy", "gate", "logit_std", "saturated")}
     assert [key for key in own if f'"{key}"' not in script and f".{key}" not in script and key not in parts] == []
 
 
 def test_the_report_of_a_test_is_one_that_the_page_takes(lesson):
     from isotherm.record import to_plain
 
-    page = lesson()
+    page = lesson(fresh=True)
     living(page, "model")
     assert "all-MiniLM-L6-v2" in take(page, to_plain(records.minilm())).inner_text()

@@ -14,9 +14,11 @@ from isotherm.record import CheckRecord, from_plain
 from isotherm.record.files import checked, parse_json
 from isotherm.record.plain import Record
 from isotherm.record.story import STORY_SCHEMA, Story, StoryMeasured, StoryWords
+from isotherm.record.watch import WatchRecord, record_of
 
-MEASURED, MODEL = "story.json", "minilm-check.json"
-"""In `lab/recorded`: the numbers of the story with the finding, and the check-up of MiniLM cut down to its curves."""
+MEASURED, MODEL, RUN = "story.json", "minilm-check.json", "hot-run.json"
+"""In `lab/recorded`: the numbers of the story with the finding; the check-up of MiniLM cut down to its curves; and the run of
+seed 0 of `isotherm watch --demo` that is driven too hot, written by `isotherm export --json`."""
 
 
 class Number(float):
@@ -27,7 +29,10 @@ class Number(float):
             return percent(self, int(form[:-1] or 0))
         if form.endswith("f"):
             return super().__format__(form).replace("-", "−")
-        return numeral(self, int(form or 2))
+        value, digits = float(self), int(form or 2)
+        if abs(value) < 10**digits and abs(value) < 1000:
+            return numeral(value, digits)
+        return f"{float(f'{value:.{digits - 1}e}'):,.0f}".replace("-", "−")
 
 
 def measured() -> StoryMeasured:
@@ -41,7 +46,12 @@ def story() -> Story:
     numbers = {name: Number(value) for name, value in found.fields.items()}
     en, zh = (read_page((Path(__file__).parent / f"{it}.md").read_text(encoding="utf-8")) for it in LANGUAGES)
     words = from_plain(StoryWords, merged(en, zh, numbers), "story")
-    return Story(STORY_SCHEMA, words, found.finding, _recorded(CheckRecord, MODEL))
+    return Story(STORY_SCHEMA, words, found.finding, _recorded(CheckRecord, MODEL), watched())
+
+
+def watched() -> WatchRecord:
+    """The recorded training run."""
+    return record_of(RUN, parse_json(RUN, (files(recorded) / RUN).read_bytes()))
 
 
 def merged(en: Any, zh: Any, numbers: dict[str, Number], where: str = "") -> Any:

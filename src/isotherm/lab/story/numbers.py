@@ -61,7 +61,7 @@ def worked_row() -> dict[str, float]:
 
 def dot_products() -> dict[str, float]:
     """How far q·k spreads at three dimensions."""
-    return {f"dot_std_{d}": float(scores(1 << 14, KEYS, d, d).std()) for d in (4, D, 1024)}
+    return {f"dot_std_{d}": float(scores(ROWS, KEYS, d, d).std()) for d in (4, D, 1024)}
 
 
 def weights() -> dict[str, float]:

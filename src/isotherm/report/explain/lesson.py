@@ -34,7 +34,8 @@ def body(told: StoryPieces | None) -> Html:
 
 def contents(book: Book) -> Html:
     """A compact table of contents: steps, side chapters, free play, appendix."""
-    lines = [*_of_story(book.story), ("play", words.FREE_PLAY, None), ("evidence", words.EVIDENCE, None)]
+    places = (("play", words.FREE_PLAY), ("run", words.TRAINING_RUN), ("evidence", words.EVIDENCE))
+    lines = [*_of_story(book.story), *((name, title, None) for name, title in places)]
     if any(True for _ in book.claims()):
         lines.append(("contents", words.CONTENTS, None))
     lines += [("errata", words.ERRATA, None), ("method", words.METHOD, None)]
@@ -59,5 +60,5 @@ def data(story: Story | None) -> str:
     said: dict[str, Any] = {}
     for name in WORDS:
         said |= json.loads(shell.asset(name))
-    told = {} if story is None else {"finding": to_plain(story.finding), "model": to_plain(story.model)}
+    told = {} if story is None else {name: to_plain(getattr(story, name)) for name in ("finding", "model", "run")}
     return shell.embedded({"words": said, **told})

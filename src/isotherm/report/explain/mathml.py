@@ -52,6 +52,9 @@ def to_html(math: str) -> str:
     tree = parse(math)
     if tree is None:
         return f"<code>{escape(math)}</code>"
+    for node in tree.iter("mo"):
+        if len(node.text or "") > 1 and (node.text or "").isalpha():
+            node.tag = "mi"  # a function's name such as softmax, which is no operator: no space before its bracket
     body = ET.tostring(tree, encoding="unicode", short_empty_elements=False)
     return f'<math xmlns="http://www.w3.org/1998/Math/MathML" display="block">{body}</math>'
 

@@ -76,6 +76,7 @@ ERRATA_COUNT: Final = Text("{n} errata in the documents", "文档勘误 {n} 处"
 SIDES: Final = Text("Side chapters", "旁支")
 GLOSSARY: Final = Text("Words", "词汇")
 FREE_PLAY: Final = Text("Free play", "自由尝试")
+TRAINING_RUN: Final = Text("A training run", "一次训练")
 EVIDENCE: Final = Text("The evidence", "证据")
 CONTENTS: Final = Text("Questions and results", "问了什么，结果如何")
 METHOD: Final = Text("Method", "方法")

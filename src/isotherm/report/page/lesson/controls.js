@@ -20,15 +20,28 @@ export const CONTROLS = {
   a: { label: ["a", "a"], stops: [...evenly(0, 10, 0.25), ...evenly(11, 40, 1)] },
   power: { label: ["Power p of d", "d 的幂次 p"], stops: evenly(0, 1.5, 0.05) },
   growth: { label: ["Growth of q·k in training", "训练使 q·k 增大的倍数"], stops: octaves(1, 64, 4), text: timesFactor },
+  keys: { label: ["Keys n", "键数 n"], stops: wholes(2, 512, 4) },
+  trained: { label: ["Growth of q·k in training", "训练使 q·k 增大的倍数"], stops: octaves(1, 64, 4), text: timesFactor },
+  context: { label: ["Context length n", "上下文长度 n"], stops: wholes(16, 65536, 2) },
   seed: { label: ["Draw", "抽样"], again: ["Draw again", "再抽一次"] },
+  statistic: { label: ["Statistic, of the worst head", "统计量（取最差的头）"] },
+  moment: { label: ["Point of the run, in percent", "训练进程（百分比）"], stops: evenly(0, 100, 1) },
   factor: { label: ["Factor on q·k", "q·k 的因子"], stops: octaves(1 / 16, 16, 2), text: timesFactor },
+};
+
+const CHOSEN = {
+  rule: RULES.map((rule) => [rule.text, rule.name]),
+  statistic: [
+    ["max_logit", ["largest logit", "最大 logit"]], ["entropy", ["entropy, share of its maximum", "熵占最大值的比例"]], ["gate", ["gate", "闸门"]],
+    ["logit_std", ["spread of the logits", "logit 标准差"]], ["saturated", ["share of saturated rows", "饱和行的比例"]],
+  ],
 };
 
 let serial = 0;
 
 // A control for `key`: its element, and `show(state)`, which brings it up to date.
 export function control(key, store) {
-  if (key === "rule") return ruleControl(store);
+  if (Object.hasOwn(CHOSEN, key)) return choiceControl(key, store);
   return key === "seed" ? seedControl(store) : sliderControl(key, store);
 }
 
@@ -72,15 +85,16 @@ function numberBox(key, store, attributes) {
   return box;
 }
 
-function ruleControl(store) {
-  const id = `control-rule-${(serial += 1)}`;
-  const options = RULES.map((rule) => element("option", { value: rule.text }));
-  const select = element("select", { id, "data-key": "rule", onchange: () => store.set({ rule: select.value }) }, options);
+function choiceControl(key, store) {
+  const id = `control-${key}-${(serial += 1)}`;
+  const choices = CHOSEN[key];
+  const options = choices.map(([value]) => element("option", { value }));
+  const select = element("select", { id, "data-key": key, onchange: () => store.set({ [key]: select.value }) }, options);
   const show = (state) => {
-    options.forEach((option, i) => { option.textContent = inLanguage(RULES[i].name, state.lang); });
-    select.value = state.rule;
+    options.forEach((option, i) => { option.textContent = inLanguage(choices[i][1], state.lang); });
+    select.value = state[key];
   };
-  return { key: "rule", show, node: element("div", { class: "control choice" }, element("label", { for: id }, bilingual(CONTROLS.rule.label)), select) };
+  return { key, show, node: element("div", { class: "control choice" }, element("label", { for: id }, bilingual(CONTROLS[key].label)), select) };
 }
 
 function seedControl(store) {

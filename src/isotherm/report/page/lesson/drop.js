@@ -1,6 +1,7 @@
-// A report that the reader gives: read, checked field by field, and refused in words. Nothing of it is ever run or taken as markup.
+// A file that the reader gives: read, checked field by field, and refused in words. Nothing of it is ever run or taken as markup.
 export const MOST_BYTES = 20e6;
-const CHECK_SCHEMA = "isotherm.check/1";
+export const CHECK_SCHEMA = "isotherm.check/1";
+export const WATCH_SCHEMA = "isotherm.watch/1";
 const REPORT_LIMITS = { layers: 1024, heads: 1024, factors: 64, letters: 200 };
 
 // Why a report is refused: a word of the page and its values.
@@ -12,8 +13,11 @@ export class Refusal extends Error {
   }
 }
 
-// The report in a file, which is not read where it is too large.
-export async function readReport(file) {
+// The report in a file.
+export const readReport = async (file) => reportOf(await readJson(file));
+
+// What a file holds, which is not read where it is too large.
+export async function readJson(file) {
   if (file.size > MOST_BYTES) throw new Refusal("drop_large", { size: Math.ceil(file.size / 1e6), most: MOST_BYTES / 1e6 });
   let text;
   try {
@@ -21,10 +25,10 @@ export async function readReport(file) {
   } catch {
     throw new Refusal("drop_unreadable");
   }
-  return reportOf(parsedReport(text));
+  return parsed(text);
 }
 
-function parsedReport(text) {
+function parsed(text) {
   try {
     return JSON.parse(text);
   } catch {
@@ -34,14 +38,22 @@ function parsedReport(text) {
 
 // What the page shows of a report: its name, and the layers that have temperature curves.
 export function reportOf(plain) {
-  const whole = objectAt(plain, "$");
-  const schema = plain && Object.hasOwn(plain, "schema") ? plain.schema : undefined;
-  if (schema !== CHECK_SCHEMA) throw new Refusal("drop_schema", { found: printedFound(schema), expected: CHECK_SCHEMA });
+  const whole = ofSchema(plain, CHECK_SCHEMA);
   const model = objectAt(member(whole, "model", ""), "model");
   const layers = listAt(member(whole, "layers", ""), "layers", REPORT_LIMITS.layers);
   const curved = layers.map((layer, i) => layerOf(layer, `layers[${i}]`)).filter((layer) => layer !== null);
   if (!curved.length) throw new Refusal("drop_no_curves");
   return { name: textAt(member(model, "name", "model"), "model.name"), layers: curved };
+}
+
+// An object that says it is of this schema. A file of the other one is told where it belongs.
+export function ofSchema(plain, expected) {
+  const whole = objectAt(plain, "$");
+  const schema = Object.hasOwn(plain, "schema") ? plain.schema : undefined;
+  if (schema === expected) return whole;
+  if (schema === WATCH_SCHEMA) throw new Refusal("drop_is_run");
+  if (schema === CHECK_SCHEMA) throw new Refusal("drop_is_report");
+  throw new Refusal(expected === WATCH_SCHEMA ? "drop_run_schema" : "drop_schema", { found: printedFound(schema), expected });
 }
 
 function layerOf(plain, place) {
@@ -77,34 +89,34 @@ function curveOf(plain, place, length) {
   return { gate: values("gate"), entropy: values("entropy_fraction"), freezing: mark("freezing"), best: mark("best_open") };
 }
 
-function member(plain, name, place) {
+export function member(plain, name, place) {
   if (!Object.hasOwn(plain, name)) throw new Refusal("drop_missing", { place: place ? `${place}.${name}` : name });
   return plain[name];
 }
 
-function objectAt(value, place) {
+export function objectAt(value, place) {
   if (typeof value !== "object" || value === null || Array.isArray(value)) throw new Refusal("drop_object", { place, found: printedFound(value) });
   return value;
 }
 
-function listAt(value, place, most) {
+export function listAt(value, place, most) {
   if (!Array.isArray(value)) throw new Refusal("drop_list", { place, found: printedFound(value) });
   if (value.length > most) throw new Refusal("drop_long", { place, most, found: value.length });
   return value;
 }
 
-function numberAt(value, place, low, high) {
+export function numberAt(value, place, low, high) {
   if (typeof value !== "number" || !Number.isFinite(value) || value < low || value > high) throw new Refusal("drop_number", { place, low, high, found: printedFound(value) });
   return value;
 }
 
-function wholeAt(value, place, low, high) {
+export function wholeAt(value, place, low, high) {
   if (!Number.isInteger(numberAt(value, place, low, high))) throw new Refusal("drop_whole", { place, found: printedFound(value) });
   return value;
 }
 
 // A text without what could steer the reader's eye, cut to a line.
-function textAt(value, place) {
+export function textAt(value, place) {
   if (typeof value !== "string") throw new Refusal("drop_text", { place, found: printedFound(value) });
   return value.replace(/[\p{Cc}\p{Cf}\p{Co}\p{Cs}\u2028\u2029]/gu, "□").slice(0, REPORT_LIMITS.letters);
 }

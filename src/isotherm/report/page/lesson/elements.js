@@ -25,12 +25,15 @@ export function bilingual([english, chinese]) {
   return [element("span", { lang: "en" }, english), element("span", { lang: "zh-CN" }, chinese)];
 }
 
+// A number stays on the line of its sign, its unit and its name.
+const bound = (text) => text.replace(/(?<=\d) (?=%)/g, "\u00a0").replace(/ = (?=[\d−])/g, "\u00a0=\u00a0");
+
 export const inLanguage = (pair, lang) => pair[lang === "zh" ? 1 : 0];
 
 // `say(key, values)`: a sentence of the page's words with its places filled.
 export function speaker(words, languageOf) {
   return (key, values = {}) => {
     if (!Object.hasOwn(words, key)) return key;
-    return inLanguage(words[key], languageOf()).replace(/\{(\w+)\}/g, (_, name) => String(values[name]));
+    return bound(inLanguage(words[key], languageOf()).replace(/\{(\w+)\}/g, (_, name) => String(values[name])));
   };
 }

@@ -53,8 +53,10 @@ export class Frame {
 
   asTable() {
     this.table = element("div", { class: "scroll", tabindex: 0, role: "region" });
-    this.details = element("details", { class: "as-table", ontoggle: () => this.details.open && this.fillTable() },
-      element("summary", {}, this.word("as_table")), this.table);
+    // Filled before it opens; a browser that opens it in another way (a search, a script) tells so afterwards.
+    const fill = () => this.fillTable();
+    this.details = element("details", { class: "as-table", ontoggle: () => this.details.open && !this.table.hasChildNodes() && fill() },
+      element("summary", { onclick: () => this.details.open || fill() }, this.word("as_table")), this.table);
     return this.details;
   }
 

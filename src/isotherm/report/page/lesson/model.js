@@ -1,14 +1,14 @@
 // Step 7, «your model»: the temperature curves of a check-up, one layer and head at a time, with the factor dragged along them.
 import { timesFactor } from "./controls.js";
 import { bilingual, element } from "./elements.js";
-import { Refusal, readReport, reportOf } from "./drop.js";
+import { readReport, reportOf } from "./drop.js";
+import { dropPlace } from "./drop_place.js";
 import { Labels, SMALL } from "./pictures/labels.js";
 import { Panel } from "./pictures/panel.js";
 import { linearAxis, logAxis } from "./pictures/axes.js";
 import { shown } from "./pictures/numbers.js";
 
 let ownReport = null; // the reader's own report, in place of the sample
-
 
 export function currentReport(lesson) {
   lesson.sample ??= lesson.model ? reportOf(lesson.model) : null;
@@ -103,7 +103,6 @@ function modelLandmarks(panel, labels, curve, factors, say) {
 function modelChooser(world) {
   const { store, lesson, words, say } = world;
   const [layers, heads] = ["layer", "head"].map((key) => element("select", { id: `choose-${key}`, "data-key": key, onchange: (event) => store.set({ [key]: Number(event.target.value) }) }));
-  const told = element("p", { class: "told", role: "status" });
   const refill = () => {
     const report = currentReport(lesson);
     if (!report) return;
@@ -114,18 +113,9 @@ function modelChooser(world) {
     layers.value = String(report.layers.indexOf(layer));
     heads.value = String(store.state.head < layer.heads.length ? store.state.head : -1);
   };
-  const take = async (file) => {
-    told.className = "told";
-    told.textContent = "";
-    try {
-      ownReport = await readReport(file);
-      told.replaceChildren(...bilingual(words.drop_done.map((text) => text.replace("{name}", ownReport.name))));
-      store.set({ layer: 0, head: -1, factor: 1 });
-    } catch (error) {
-      if (!(error instanceof Refusal)) throw error;
-      told.className = "told refused";
-      told.replaceChildren(...bilingual(words[error.key].map((text) => text.replace(/\{(\w+)\}/g, (_, name) => String(error.values[name])))));
-    }
+  const taken = (report) => {
+    ownReport = report;
+    store.set({ layer: 0, head: -1, factor: 1 });
     refill();
     world.painter.spoil();
   };
@@ -134,15 +124,5 @@ function modelChooser(world) {
   return element("div", { class: "model-chooser" },
     element("div", { class: "control choice" }, element("label", { for: "choose-layer" }, bilingual(words.model_layer_label)), layers),
     element("div", { class: "control choice" }, element("label", { for: "choose-head" }, bilingual(words.model_head_label)), heads),
-    dropPlace(words, take), told);
-}
-
-function dropPlace(words, take) {
-  const input = element("input", { type: "file", id: "report-file", class: "unseen", accept: ".json,application/json", onchange: () => { if (input.files[0]) take(input.files[0]); input.value = ""; } });
-  const place = element("div", { class: "drop" }, element("span", {}, bilingual(words.drop_here)), input, element("label", { for: "report-file" }, bilingual(words.choose_file)));
-  const over = (on) => (event) => { event.preventDefault(); place.classList.toggle("over", on); };
-  place.addEventListener("dragover", over(true));
-  place.addEventListener("dragleave", over(false));
-  place.addEventListener("drop", (event) => { over(false)(event); if (event.dataTransfer?.files[0]) take(event.dataTransfer.files[0]); });
-  return place;
+    ...dropPlace({ id: "report-file", here: "drop_here", read: readReport, taken }, words));
 }

@@ -6,6 +6,7 @@ import { PICTURES } from "./pictures/index.js";
 import { Store, keepAddress, parseHash } from "./state.js";
 import { element, speaker } from "./elements.js";
 import { model } from "./model.js";
+import { run } from "./run.js";
 import { wireDress } from "./dress.js";
 import { wirePrediction } from "./predict.js";
 import { wireTerm } from "./glossary.js";
@@ -29,7 +30,7 @@ function begin() {
   const store = new Store(first);
   const say = speaker(lesson.words, () => store.state.lang);
   const world = { store, lesson, words: lesson.words, say, painter: new Painter(), announce: announcer(), address: keepAddress(store, window) };
-  const pictures = { ...PICTURES, model };
+  const pictures = { ...PICTURES, model, run };
   wireDress(store);
   const frames = [...document.querySelectorAll("figure.living")].filter((figure) => Object.hasOwn(pictures, figure.dataset.picture)).map((figure) => {
     const name = figure.dataset.picture;

@@ -11,16 +11,21 @@ export const RANGES = {
   a: { start: 1, low: 0, high: 40 },
   power: { start: 0.5, low: 0, high: 1.5 },
   growth: { start: 1, low: 1, high: 64 },
-  seed: { start: 1, low: 1, high: 9999, whole: true },
+  keys: { start: 64, low: 2, high: 512, whole: true }, // n of the step on gradients, which begins with the rows that were measured
+  trained: { start: 2, low: 1, high: 64 }, // growth and n of the step on lengths
+  context: { start: 4096, low: 16, high: 65536, whole: true },
+  seed: { start: 31, low: 1, high: 9999, whole: true }, // whose first row is a typical one
   factor: { start: 1, low: 1 / 16, high: 16 },
+  moment: { start: 10, low: 0, high: 100 }, // where the recorded run has its first alert
   layer: { start: 0, low: 0, high: 999, whole: true },
   head: { start: -1, low: -1, high: 999, whole: true },
 };
-const CHOICES = { rule: RULES.map((rule) => rule.text), lang: ["en", "zh"], theme: ["light", "dark"] };
+export const STATISTICS = ["max_logit", "entropy", "gate", "logit_std", "saturated"];
+const CHOICES = { rule: RULES.map((rule) => rule.text), statistic: STATISTICS, lang: ["en", "zh"], theme: ["light", "dark"] };
 
 export const DEFAULTS = Object.freeze({
   ...Object.fromEntries(Object.entries(RANGES).map(([key, range]) => [key, range.start])),
-  rule: "1/sqrt(d)", lang: "en", theme: null, at: null,
+  rule: "1/sqrt(d)", statistic: STATISTICS[0], lang: "en", theme: null, at: null,
 });
 
 // A number within its range, or null where there is none to be had.

@@ -8,7 +8,8 @@ import { Panel, boxes } from "./panel.js";
 import { asTurned, powersOfTwo, quantile, shortRule, underRule } from "./settings.js";
 
 const DIMENSIONS = powersOfTwo(4, 1024);
-const ROWS = 60;
+const DRAWN = 60 * 512; // keys of all rows: as many rows as can be computed at once
+const MOST_ROWS = 480;
 const FLOOR = 1e-12;
 const PARTS = { low: "p10", middle: "p50", high: "p90" };
 
@@ -53,13 +54,15 @@ function quantilesOf(values) {
 // At each d the quantiles over the rows. A rule that normalises acts on more than the scale; 1/√d stands in for it.
 function computeGradients(state) {
   const rule = normalises(state.rule) === "none" && state.rule !== "none" ? state.rule : "1/sqrt(d)";
-  const drawn = drawnRows(state.seed, state.n, ROWS, DIMENSIONS);
+  const n = state.keys;
+  const rows = Math.min(Math.floor(DRAWN / n), MOST_ROWS);
+  const drawn = drawnRows(state.seed, n, rows, DIMENSIONS);
   const curve = (text) => DIMENSIONS.map((d, at) => {
-    const scale = scaleOf(text, { d, n: state.n });
+    const scale = scaleOf(text, { d, n });
     const found = drawn.map((row) => rowGradient(row, row.lengths[at], scale, state.spread));
     return { d, gate: quantilesOf(found.map(({ gate }) => gate)), gradient: quantilesOf(found.map(({ gradient }) => gradient)) };
   });
-  return { rule, ruled: curve(rule), bare: curve("none"), rows: ROWS };
+  return { rule, ruled: curve(rule), bare: curve("none"), rows };
 }
 
 const decade = (value, up) => 10 ** (up ? Math.ceil(Math.log10(value) - 1e-9) : Math.floor(Math.log10(value) + 1e-9));
@@ -96,7 +99,7 @@ function nearestAt(d) {
 
 const ratio = ({ low, high }) => (low > 0 ? shown(high / low, 2) : "∞");
 
-const GRADIENTS_CONTROLS = ["n", "spread", "rule", "seed", "d"];
+const GRADIENTS_CONTROLS = ["keys", "spread", "rule", "seed", "d"];
 
 export const gradientsPicture = {
   controls: GRADIENTS_CONTROLS,
@@ -113,7 +116,7 @@ export const gradientsPicture = {
     const at = nearestAt(state.d);
     const [ruled, bare] = [data.ruled[at], data.bare[at]];
     return say("gradients_describe", {
-      rows: data.rows, n: shown(state.n), d: DIMENSIONS[at], under: underRule(data.rule, say),
+      rows: data.rows, n: shown(state.keys), d: DIMENSIONS[at], under: underRule(data.rule, say),
       ruled: ratio(ruled.gradient), bare: ratio(bare.gradient), ruled_low: shown(ruled.gate.low, 2), bare_low: shown(bare.gate.low, 2),
       median: shown(bare.gradient.middle / ruled.gradient.middle, 2),
     });

@@ -4,11 +4,12 @@ import { freezingThreshold, gaussianRow } from "../maths/theory.js";
 import { linearAxis, logAxis } from "./axes.js";
 import { expectedRow } from "./expected.js";
 import { Labels, SMALL, textWidth } from "./labels.js";
-import { percentShown, shown } from "./numbers.js";
+import { shown } from "./numbers.js";
 import { Panel, boxes } from "./panel.js";
 import { powersOfTwo } from "./settings.js";
 
 const LENGTHS = powersOfTwo(16, 65536);
+const TRAINED_ON = 512;
 const CAP = 100;
 
 // The spread of a row's logits over n keys, whose q·k training has multiplied by `growth`. A clip shrinks the weights until the largest
@@ -16,13 +17,14 @@ const CAP = 100;
 const WAYS = [
   { name: "constant", colour: "c0", spread: (n, growth) => growth },
   { name: "clip", colour: "c3", spread: (n, growth) => Math.min(growth, CAP / gaussianRow(n, 1).max_logit) },
-  { name: "log", colour: "c2", spread: (n, growth) => growth * scaleOf("log-n:512", { d: 1, n }) },
+  { name: "log", colour: "c2", spread: (n, growth) => growth * scaleOf(`log-n:${TRAINED_ON}`, { d: 1, n }) },
   { name: "norm", colour: "c1", spread: () => 1 },
 ];
 
 function wayAt(way, n, growth) {
   const spread = way.spread(n, growth);
-  return { n, spread, ...expectedRow(n, spread), frozen: spread > freezingThreshold(n) };
+  const { gate, entropy } = expectedRow(n, spread);
+  return { n, spread, gate, entropy: entropy * Math.log(n), frozen: spread > freezingThreshold(n) };
 }
 
 // One panel above two where that fits, and all three stacked on a phone.
@@ -37,7 +39,7 @@ function lengthBoxes(drawing) {
 function drawLengthPanel(drawing, labels, box, data, { what, upward, right }, state, say) {
   const across = logAxis(LENGTHS[0], LENGTHS.at(-1), { base: 2 });
   const panel = new Panel(drawing, labels, box, across, upward, { title: say(`lengths_${what}`), below: say("lengths_n"), right });
-  panel.upright(Math.max(state.n, LENGTHS[0]));
+  panel.upright(state.context);
   for (const { points } of data.ways) panel.avoid(points.map((point) => [point.n, point[what]]));
   if (what === "spread") {
     const line = LENGTHS.map((n) => [n, freezingThreshold(n)]);
@@ -54,32 +56,32 @@ function drawLengthPanel(drawing, labels, box, data, { what, upward, right }, st
 }
 
 export const lengthsPicture = {
-  controls: ["growth", "n"],
+  controls: ["trained", "context"],
   ratio: [10, 9],
   tall: [4, 8.6],
   compute(state) {
     const ways = WAYS.map((way) => ({
-      name: way.name, colour: way.colour, here: wayAt(way, state.n, state.growth), points: LENGTHS.map((n) => wayAt(way, n, state.growth)),
+      name: way.name, colour: way.colour, here: wayAt(way, state.context, state.trained), points: LENGTHS.map((n) => wayAt(way, n, state.trained)),
     }));
-    return { ways, threshold: freezingThreshold(state.n) };
+    return { ways, threshold: freezingThreshold(state.context) };
   },
   draw(drawing, data, state, say) {
     const labels = new Labels(drawing);
     const right = Math.max(...WAYS.map(({ name }) => textWidth(say(`lengths_${name}`), SMALL))) + 10;
-    const shares = linearAxis(0, 1, { label: percentShown });
     const panels = [
       { what: "spread", upward: logAxis(0.5, 128, { base: 2 }), right },
-      { what: "entropy", upward: shares, right },
+      { what: "entropy", upward: linearAxis(0, 12, { most: 6 }), right },
       { what: "gate", upward: linearAxis(0, 1), right },
     ];
     lengthBoxes(drawing).forEach((box, number) => drawLengthPanel(drawing, labels, box, data, panels[number], state, say));
   },
   describe(data, state, say) {
-    const [constant, clip, , norm] = data.ways;
+    const [constant, clip, log] = data.ways;
     const { spread, entropy, gate, frozen } = constant.here;
+    const [near, far] = [LENGTHS.indexOf(TRAINED_ON), LENGTHS.length - 1].map((at) => (way) => shown(way.points[at].entropy));
     const said = say("lengths_describe", {
-      n: shown(state.n), growth: shown(state.growth), spread: shown(spread), threshold: shown(data.threshold), gate: shown(gate),
-      entropy: percentShown(entropy), far: percentShown(constant.points.at(-1).entropy), norm: percentShown(norm.here.entropy),
+      n: shown(state.context), growth: shown(state.trained), spread: shown(spread), threshold: shown(data.threshold), gate: shown(gate),
+      entropy: shown(entropy), near: near(constant), far: far(constant), log_near: near(log), log_far: far(log),
       side: say(frozen ? "lengths_is_frozen" : "lengths_is_open"),
     });
     const capped = clip.here.spread < constant.here.spread * (1 - 1e-9);

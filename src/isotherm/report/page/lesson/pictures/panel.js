@@ -27,10 +27,11 @@ export const wholeBox = ({ width, height }) => ({ left: 0, right: width, top: 0,
 const px = (value) => value.toFixed(1);
 
 export class Panel {
-  // `title` says above the panel what is drawn upward, `below` what runs across; `right` and `above` are room for labels.
-  constructor(drawing, labels, box, across, upward, { title = "", below = "", right = 8, above = 0, marks = true } = {}) {
+  // `title` says above the panel what is drawn upward, `below` what runs across; `right` and `above` are room for labels, `least` what
+  // the numbers on the left get at least.
+  constructor(drawing, labels, box, across, upward, { title = "", below = "", right = 8, above = 0, least = 0, marks = true } = {}) {
     Object.assign(this, { drawing, labels, across, upward });
-    const width = Math.max(...upward.ticks.map((tick) => textWidth(upward.label(tick), SMALL)), 0);
+    const width = Math.max(...upward.ticks.map((tick) => textWidth(upward.label(tick), SMALL)), least);
     const lines = title ? wrapped(title, box.right - box.left, TEXT * BOLD) : [];
     this.left = box.left + (marks ? width + 8 : 1);
     this.right = box.right - right;
@@ -122,10 +123,10 @@ export class Panel {
   }
 
   // Names at the right end of lines, moved apart.
-  ends(items) {
+  ends(items, beside = 7) {
     const ys = spreadApart(items.map((item) => this.inside(item.y)), LINE - 2, this.top + 2, this.bottom - 2);
     items.forEach((item, number) => {
-      this.labels.put(item.text, this.right + 7, ys[number] + 4, { kind: `${item.colour}${item.bold ? " pic-title" : ""}`, size: SMALL });
+      this.labels.put(item.text, this.right + beside, ys[number] + 4, { kind: `${item.colour}${item.bold ? " pic-title" : ""}`, size: SMALL });
     });
   }
 }
