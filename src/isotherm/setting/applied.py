@@ -15,14 +15,15 @@ from isotherm.checkup.given import prepare
 from isotherm.checkup.implementations import taking_turns
 from isotherm.checkup.loading.hub import folder_of
 from isotherm.checkup.loading.loaded import Loaded
-from isotherm.checkup.measure import Batch, Look, look
+from isotherm.checkup.measure import Batch, Look, call, look
 from isotherm.checkup.wrappers import called
 from isotherm.errors import ArgumentError
 from isotherm.language import Text
 from isotherm.probe import Capture
-from isotherm.setting.places import Held, places
+from isotherm.setting.at_call import AtCall
+from isotherm.setting.places import Held, at_call, places
 from isotherm.setting.scaled import hold, release
-from isotherm.setting.wanted import Request, Wanted, Where, factor_of, read, requested
+from isotherm.setting.wanted import Request, Wanted, Where, by_query, factor_of, read, requested
 
 NOTHING_SEEN = Text("a model whose attention can be seen ({why})", "能看到其注意力的模型（{why}）")
 NO_ATTENTION = Text("no attention ran", "没有运行任何注意力")
@@ -41,6 +42,11 @@ class Applied:
         self._held = tuple(held)
         for one in self._held:
             hold(one.module, one.by)
+
+    @property
+    def at_calls(self) -> bool:
+        """Whether a rule acts at the calls themselves, because it has a number for each query."""
+        return any(isinstance(one.by, AtCall) for one in self._held)
 
     def remove(self) -> None:
         """Leave the model as it was. Calling it again does nothing."""
@@ -90,7 +96,20 @@ def apply(
         Loaded(model, called(model), "python", folder_of(model)), _ids(model) if batch is None else batch
     )
     with taking_turns(model):
-        return Applied(planned(model, prepared, requests))
+        applied = Applied(planned(model, prepared, requests))
+        if applied.at_calls:
+            _try(model, prepared, applied)
+        return applied
+
+
+def _try(model: nn.Module, batch: Batch, applied: Applied) -> None:
+    """Run the model once with its rules: a call in which one cannot act is told now."""
+    try:
+        with torch.random.fork_rng():
+            without_gradients(lambda: call(model, batch))
+    except BaseException:
+        applied.remove()
+        raise
 
 
 def _ids(model: nn.Module) -> list[list[int]] | None:
@@ -111,7 +130,8 @@ def planned(model: nn.Module, batch: Batch, requests: Sequence[Request]) -> list
     looked = without_gradients(lambda: look(model, batch))
     _refuse_unseen(looked, requests)
     captures = looked.captures
-    factors = {index: factor_of(model, captures[index], index, one) for index, one in requested(requests, captures)}
+    chosen = list(requested(requests, captures))
+    factors = {index: factor_of(model, captures[index], index, one) for index, one in chosen}
     _agree_where_shared(captures, factors)
     wanted = {index: factor for index, factor in factors.items() if isinstance(factor, Tensor) or factor != 1}
     norms = {
@@ -124,7 +144,12 @@ def planned(model: nn.Module, batch: Batch, requests: Sequence[Request]) -> list
         if source not in done:
             found += places(members, captures[index], factor, outputs)
             done.add(source)
-    return found
+    ruled: dict[str, Held] = {}
+    for index, request in chosen:
+        rule, name = by_query(request, index), captures[index].name
+        if rule is not None:
+            ruled.setdefault(name, at_call(members, captures[index], rule, request.heads))
+    return [*found, *ruled.values()]
 
 
 def _refuse_unseen(looked: Look, requests: Sequence[Request]) -> None:

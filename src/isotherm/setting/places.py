@@ -11,7 +11,9 @@ from isotherm.checkup.changes import Members
 from isotherm.errors import ArgumentError
 from isotherm.language import Text
 from isotherm.probe import Capture, Factor
-from isotherm.setting.scaled import OnOutput, OnParameter
+from isotherm.scale import Rule
+from isotherm.setting.at_call import AtCall
+from isotherm.setting.scaled import Change, OnOutput, OnParameter
 
 REACHED = Text(
     "a model whose layer {layer} makes its queries by a projection or norm of their own ({why})",
@@ -21,6 +23,12 @@ UNTRACED = Text("the projection of its q was not found", "没有找到其 q 的�
 SHARED = Text("{source} makes its k as well", "{source} 同时产生其 k")
 NO_ROWS = Text("it is not known which features of {source} are which head", "不知道 {source} 的哪些特征属于哪个头")
 NO_AXIS = Text("the heads in the output of {source} were not found", "没有在 {source} 的输出中找到各个头")
+NO_CALL = Text(
+    "its attention, {what}, takes no number for each query; set_attn_implementation('sdpa') may help",
+    "其注意力 {what} 不能按查询取不同的数；可尝试 set_attn_implementation('sdpa')",
+)
+BY_QUERY = Text("its queries are multiplied by numbers of their own already", "其查询已各自乘有不同的数")
+SEEN_INTO = frozenset({"sdpa", "eager", "hand-written"})
 NEAR = 2e-2
 NO_MODULE = Text("{source} is neither a module nor a parameter of the model", "{source} 不是模型的模块或参数")
 
@@ -30,7 +38,7 @@ class Held:
     """A module, and the factor that it is to multiply by."""
 
     module: nn.Module
-    by: OnOutput
+    by: Change
 
 
 def places(members: Members, capture: Capture, factor: float | Tensor, outputs: dict[str, Tensor]) -> Iterator[Held]:
@@ -113,6 +121,19 @@ def _by_head(capture: Capture, factor: float | Tensor, output: Tensor | None) ->
         if bool(((ratio / ratio.median() - 1).abs() < NEAR).all()):
             return OnOutput(factor, axis, heads_of)
     raise _refused(capture, NO_AXIS.format(source=capture.q_factor.norm))
+
+
+def at_call(members: Members, capture: Capture, rule: Rule, heads: tuple[int, ...] | None) -> Held:
+    """Where to multiply by a number for each query: at the call itself."""
+    module = members.modules.get(capture.name)
+    if module is None or not capture.name or capture.implementation not in SEEN_INTO or not capture.affine:
+        raise _refused(capture, NO_CALL.format(what=capture.implementation))
+    if capture.multiplied is not None or capture.q_factor.kind == "per-query":
+        raise _refused(capture, BY_QUERY)
+    problem = capture.problem
+    counts = problem.visibility.counts().expand(-1, -1, problem.q.shape[2])
+    causal = bool((counts[..., 0] < counts[..., -1]).any()) and capture.kind == "self"
+    return Held(module, AtCall(rule, capture.name, causal, problem.scale, problem.softcap, heads))
 
 
 def _repeated(factor: float | Tensor, heads: int) -> Tensor:

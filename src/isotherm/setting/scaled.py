@@ -15,6 +15,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from isotherm.setting.at_call import AtCall, run_under
+
 HELD = "_isotherm_factors"
 """Where a module keeps its factors: a tuple, replaced as a whole."""
 _lock = threading.Lock()
@@ -54,30 +56,34 @@ class OnParameter(OnOutput):
     """Multiplies the parameter `name` of a module, when it is read."""
 
 
-def hold(module: nn.Module, factor: OnOutput) -> None:
+Change = OnOutput | AtCall
+"""What a module may be asked to do."""
+
+
+def hold(module: nn.Module, factor: Change) -> None:
     """Have a module multiply by a factor."""
     with _lock:
         _hold(module, (*held(module), factor))
 
 
-def release(module: nn.Module, factor: OnOutput) -> None:
+def release(module: nn.Module, factor: Change) -> None:
     """Have a module multiply by a factor no longer. After the last one it is as it was."""
     with _lock:
         _hold(module, tuple(other for other in held(module) if other is not factor))
 
 
-def held(module: nn.Module) -> tuple[OnOutput, ...]:
+def held(module: nn.Module) -> tuple[Change, ...]:
     """The factors of a module."""
-    found: tuple[OnOutput, ...] = module.__dict__.get(HELD, ())
+    found: tuple[Change, ...] = module.__dict__.get(HELD, ())
     return found
 
 
-def _hold(module: nn.Module, factors: Sequence[OnOutput]) -> None:
+def _hold(module: nn.Module, factors: Sequence[Change]) -> None:
     current = type(module)
     own: type[nn.Module] = getattr(current, "isotherm_own_class", current)
     mine = current is own or "isotherm_own_class" in vars(current)  # somebody else's subclass of ours stays
     if factors:
-        names = frozenset(factor.name for factor in factors if factor.name is not None)
+        names = frozenset(one.name for one in factors if isinstance(one, OnOutput) and one.name is not None)
         module.__dict__[HELD] = tuple(factors)
         if mine:
             module.__class__ = _scaled(own, names)  # type: ignore[arg-type]  # a class is hashable
@@ -92,9 +98,14 @@ def _scaled(own: type[nn.Module], names: frozenset[str]) -> type[nn.Module]:
     """A subclass that multiplies its output, and these parameters."""
 
     def call(self: Any, *args: Any, **kwargs: Any) -> Any:
-        result = own.__call__(self, *args, **kwargs)
-        for factor in held(self):
-            if factor.name is None:
+        found = held(self)
+        rules = [one for one in found if isinstance(one, AtCall)]
+        if rules:
+            result = run_under(rules, own.__call__, self, *args, **kwargs)
+        else:
+            result = own.__call__(self, *args, **kwargs)
+        for factor in found:
+            if isinstance(factor, OnOutput) and factor.name is None:
                 result = factor.on(result)
         return result
 
@@ -108,7 +119,7 @@ def _reader(name: str) -> Callable[[Any], Any]:
     def read(self: Any) -> Any:
         value = self._parameters[name]
         for factor in held(self):
-            if factor.name == name and value is not None:
+            if isinstance(factor, OnOutput) and factor.name == name and value is not None:
                 value = factor.on(value)
         return value
 
