@@ -31,11 +31,13 @@ MISSED = Text(
 
 @dataclass(eq=False)
 class AtCall:
-    """A rule with a number for each query, at the calls of one attention module. `heads` are the heads it is for, None for all.
-    `causal` says where a query stands: at the last key that it sees, or at its index. `scale` and `softcap` are those of logits
-    that are written out by hand."""
+    """A rule with a number for each query, or a factor, one number or [heads], at the calls of one attention module.
 
-    rule: Rule
+    `causal` says where a query stands: at the last key that it sees, or at its index. `scale` and `softcap` are those of logits
+    that are written out by hand. `heads` are the heads that a rule is for, None for all.
+    """
+
+    by: Rule | float | Tensor
     layer: str
     causal: bool
     scale: float
@@ -44,10 +46,12 @@ class AtCall:
 
     def multiplier(self, q: Tensor, seen: Tensor) -> Tensor:
         """[B or 1, H or 1, T, 1] for q [B, H, T, D] whose queries see these keys [B or 1, H or 1, T or 1, S]."""
+        if not isinstance(self.by, Rule):
+            return torch.as_tensor(self.by, device=q.device).view(-1, 1, 1)
         visible = seen.sum(-1)
         positions = _last(seen) if self.causal else torch.arange(q.shape[-2], device=q.device)
         site = Site(q.shape[-1], q.shape[1], positions, visible)
-        found = torch.as_tensor(self.rule.resolve(site).multiplier, device=q.device)
+        found = torch.as_tensor(self.by.resolve(site).multiplier, device=q.device)
         if self.heads is None:
             return found
         mine = torch.zeros(q.shape[1], dtype=torch.bool, device=q.device)
@@ -139,11 +143,15 @@ def _last(seen: Tensor) -> Tensor:
     return last.clamp(min=0)
 
 
-@torch.compiler.disable
+class Missed(InputError):
+    """An attention module ran without the call that its rules were to act in."""
+
+
+@torch.compiler.disable  # type: ignore[untyped-decorator]
 def run_under(rules: Sequence[AtCall], call: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
     """Run an attention module under its rules. It runs uncompiled: compiled code leaves out what a mode changes."""
     with Multiplying(rules) as mode:
         result = call(*args, **kwargs)
     if not mode.acted:
-        raise InputError(rules[0].layer, MISSED)
+        raise Missed(rules[0].layer, MISSED)
     return result

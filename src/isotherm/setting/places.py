@@ -44,13 +44,15 @@ class Held:
 def places(members: Members, capture: Capture, factor: float | Tensor, outputs: dict[str, Tensor]) -> Iterator[Held]:
     """Where to multiply so that q·k of the captured layer is multiplied by a factor, one number or one for each head. `outputs`
     are what norms gave in the captured forward, by name."""
-    q, heads = capture.q_factor, capture.problem.q.shape[1]
+    q, heads, device = capture.q_factor, capture.problem.q.shape[1], capture.problem.q.device
     of_all = not isinstance(factor, Tensor) or factor.numel() == 1
     if q.kind == "untraced" or q.source is None:
         raise _refused(capture, UNTRACED)
     if q.kind == "normalised":
         if q.norm is None:
             raise _refused(capture, UNTRACED)
+        if q.norm == capture.k_factor.norm:
+            raise _refused(capture, SHARED.format(source=q.norm))
         module = members.modules.get(q.norm)
         if module is None:
             raise _refused(capture, NO_MODULE.format(source=q.norm))
@@ -58,7 +60,7 @@ def places(members: Members, capture: Capture, factor: float | Tensor, outputs: 
         return
     heads_of = _heads_of(capture, q, heads)
     whole = of_all and -1 not in heads_of
-    spread = factor if isinstance(factor, Tensor) and factor.numel() > 1 else _repeated(factor, heads)
+    spread = factor if isinstance(factor, Tensor) and factor.numel() > 1 else _repeated(factor, heads, device)
     if q.parts:
         for part in q.parts:
             owner, _, leaf = part.name.rpartition(".")
@@ -69,13 +71,15 @@ def places(members: Members, capture: Capture, factor: float | Tensor, outputs: 
             axis = part.axis - members.parameters[part.name].dim()
             yield Held(
                 members.modules[owner],
-                OnParameter(factor, name=leaf) if plain else OnParameter(spread, axis, tuple(along), leaf),
+                OnParameter(factor, name=leaf)
+                if plain
+                else OnParameter(spread, axis, torch.tensor(along, device=device), leaf),
             )
         return
     module = members.modules.get(q.source)
     if module is None:
         raise _refused(capture, NO_MODULE.format(source=q.source))
-    yield Held(module, OnOutput(factor) if whole else OnOutput(spread, -1, tuple(heads_of)))
+    yield Held(module, OnOutput(factor) if whole else OnOutput(spread, -1, torch.tensor(heads_of, device=device)))
 
 
 def _heads_of(capture: Capture, q: Factor, heads: int) -> list[int]:
@@ -119,27 +123,36 @@ def _by_head(capture: Capture, factor: float | Tensor, output: Tensor | None) ->
     for vectors, axis, heads_of in shaped:
         ratio = own / vectors.double().norm(dim=-1)
         if bool(((ratio / ratio.median() - 1).abs() < NEAR).all()):
-            return OnOutput(factor, axis, heads_of)
+            return OnOutput(factor, axis, torch.tensor(heads_of, device=q.device))
     raise _refused(capture, NO_AXIS.format(source=capture.q_factor.norm))
 
 
-def at_call(members: Members, capture: Capture, rule: Rule, heads: tuple[int, ...] | None) -> Held:
-    """Where to multiply by a number for each query: at the call itself."""
+def at_call(
+    members: Members, capture: Capture, by: Rule | float | Tensor, heads: tuple[int, ...] | None = None
+) -> Held:
+    """Where to multiply by a number for each query, or by what nothing before the call can be multiplied by."""
     module = members.modules.get(capture.name)
     if module is None or not capture.name or capture.implementation not in SEEN_INTO or not capture.affine:
-        raise _refused(capture, NO_CALL.format(what=capture.implementation))
-    if capture.multiplied is not None or capture.q_factor.kind == "per-query":
+        raise unreachable(capture)
+    if isinstance(by, Rule) and capture.q_factor.kind == "per-query":
+        raise _refused(capture, BY_QUERY)
+    if capture.multiplied is not None:
         raise _refused(capture, BY_QUERY)
     problem = capture.problem
     counts = problem.visibility.counts().expand(-1, -1, problem.q.shape[2])
     causal = bool((counts[..., 0] < counts[..., -1]).any()) and capture.kind == "self"
-    return Held(module, AtCall(rule, capture.name, causal, problem.scale, problem.softcap, heads))
+    return Held(module, AtCall(by, capture.name, causal, problem.scale, problem.softcap, heads))
 
 
-def _repeated(factor: float | Tensor, heads: int) -> Tensor:
+def _repeated(factor: float | Tensor, heads: int, device: torch.device) -> Tensor:
     if isinstance(factor, Tensor):
         return factor.reshape(1).expand(heads)
-    return torch.full((heads,), factor, dtype=torch.float64)
+    return torch.full((heads,), factor, dtype=torch.float32, device=device)
+
+
+def unreachable(capture: Capture) -> ArgumentError:
+    """The error for a layer in whose call nothing can be multiplied."""
+    return _refused(capture, NO_CALL.format(what=capture.implementation))
 
 
 def _refused(capture: Capture, why: Text) -> ArgumentError:

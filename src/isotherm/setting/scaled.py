@@ -9,7 +9,7 @@ Several settings may hold one module; each is removed by itself, in any order.
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 import torch
@@ -25,30 +25,29 @@ _lock = threading.Lock()
 @dataclass(eq=False)
 class OnOutput:
     """Multiplies a module's output: as a whole, or each head by a factor of its own. Head `heads_of[i]` has index `i` of
-    dimension `axis`; an index of −1 belongs to no head and stays."""
+    dimension `axis`, counted from the last; −1 stands for no head, and stays."""
 
     factor: float | Tensor
     axis: int = -1
-    heads_of: tuple[int, ...] | None = None
+    heads_of: Tensor | None = None
     name: str | None = None
 
     def on(self, tensor: Tensor) -> Tensor:
         """The tensor, multiplied in float32 or better. The result has its dtype."""
         factor = self.factor
         if self.heads_of is not None:
-            factor = self._spread(tensor)
+            factor = self._spread()
         if not isinstance(factor, Tensor):
             return tensor * factor
         working = torch.promote_types(tensor.dtype, torch.float32)
         return (tensor.to(working) * factor.to(tensor.device, working)).to(tensor.dtype)
 
-    def _spread(self, tensor: Tensor) -> Tensor:
+    def _spread(self) -> Tensor:
         """A factor for each index of the dimension, shaped to broadcast."""
         assert self.heads_of is not None
         assert isinstance(self.factor, Tensor)
         with_rest = torch.cat([self.factor.flatten(), self.factor.new_ones(1)])
-        along = with_rest[torch.tensor(self.heads_of, device=with_rest.device)]
-        return along.view(-1, *[1] * (-1 - self.axis if self.axis < 0 else tensor.dim() - 1 - self.axis))
+        return with_rest[self.heads_of.to(with_rest.device)].view(-1, *[1] * (-1 - self.axis))
 
 
 @dataclass(eq=False)
@@ -100,10 +99,8 @@ def _scaled(own: type[nn.Module], names: frozenset[str]) -> type[nn.Module]:
     def call(self: Any, *args: Any, **kwargs: Any) -> Any:
         found = held(self)
         rules = [one for one in found if isinstance(one, AtCall)]
-        if rules:
-            result = run_under(rules, own.__call__, self, *args, **kwargs)
-        else:
-            result = own.__call__(self, *args, **kwargs)
+        run = own.__call__ if not rules else partial(run_under, rules, own.__call__)
+        result = run(self, *args, **kwargs)
         for factor in found:
             if isinstance(factor, OnOutput) and factor.name is None:
                 result = factor.on(result)
