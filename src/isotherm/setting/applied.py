@@ -152,22 +152,39 @@ def _constant(
     norms = {captures[index].q_factor.norm for index in by_head}
     outputs = _outputs(model, batch, {norm for norm in norms if norm is not None})
     members, done = Members(model), set[str]()
+    left: dict[int, ArgumentError] = {}
     for index, factor in wanted.items():
         source = _place_name(captures[index])
         if source not in done:
-            yield from _placed(members, captures[index], factor, outputs)
             done.add(source)
+            try:
+                yield from places(members, captures[index], factor, outputs)
+            except ArgumentError as why:
+                left[index] = why
+    for index, why in left.items():
+        yield _at_call_instead(members, captures, index, wanted[index], left, why)
 
 
-def _placed(members: Members, capture: Capture, factor: float | Tensor, outputs: dict[str, Tensor]) -> list[Held]:
-    """Before the call if possible, else at the call."""
+def _at_call_instead(
+    members: Members,
+    captures: Sequence[Capture],
+    index: int,
+    factor: float | Tensor,
+    left: Mapping[int, ArgumentError],
+    why: ArgumentError,
+) -> Held:
+    """What nothing before the call can be multiplied by, at the call itself. All calls of the module are multiplied then, so they
+    must be alike."""
+    mine = captures[index]
+    for other, capture in enumerate(captures):
+        own_place = any(_place_name(captures[one]) == _place_name(capture) for one in left)
+        alike = (capture.problem.scale, capture.problem.softcap) == (mine.problem.scale, mine.problem.softcap)
+        if capture.name == mine.name and other != index and not (own_place and alike):
+            raise why
     try:
-        return list(places(members, capture, factor, outputs))
-    except ArgumentError as why:
-        try:
-            return [at_call(members, capture, factor)]
-        except ArgumentError:
-            raise why from None
+        return at_call(members, mine, factor)
+    except ArgumentError:
+        raise why from None
 
 
 def _by_query(model: nn.Module, captures: Sequence[Capture], chosen: Iterable[tuple[int, Request]]) -> Iterator[Held]:
