@@ -33,9 +33,9 @@ MISSED = Text(
 class AtCall:
     """A rule with a number for each query, or a factor, one number or [heads], at the calls of one attention module.
 
-    Where the module is not told the positions of its queries, `causal` says where they stand: at the last key that each sees, or
-    at its index. `scale` and `softcap` are those of logits
-    that are written out by hand. `heads` are the heads that a rule is for, None for all.
+    Where the module is not told the positions of its queries, `causal` says where they stand: at the last key that each sees,
+    or at its index. `scale` and `softcap` are those of logits that are written out by hand. `heads` are the heads that a rule
+    is for, None for all.
     """
 
     by: Rule | float | Tensor
