@@ -110,7 +110,8 @@ def show(written: "Written") -> None:
 @command("set", ABOUT)
 @click.argument("model")
 @option(
-    "--rule", Text("The rule, as isotherm rules writes it: x0.5, 0.125 …", "规则，写法同 isotherm rules：x0.5、0.125 …")
+    "--rule",
+    Text("The rule, as isotherm rules writes it (x0.5, 0.125 …).", "规则，写法同 isotherm rules（x0.5、0.125 …）。"),
 )
 @option(
     "--fix",

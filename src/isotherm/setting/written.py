@@ -166,10 +166,8 @@ def _outputs(model: nn.Module, batch: Batch) -> list[Tensor]:
 
 def _to_write(model: nn.Module, batch: Batch, planned: Plan, part: Path) -> tuple[tuple[Stored, Edit], ...]:
     """Each stored tensor to change, with its edit."""
-    values, tensors = Members(model).parameters, stored(part)
-    return tuple(
-        (find(one.parameter, values[one.parameter], tensors), one) for one in edits(model, batch, planned.held)
-    )
+    asked, values, tensors = edits(model, batch, planned.held), Members(model).parameters, stored(part)
+    return tuple((find(one.parameter, values[one.parameter], tensors), one) for one in asked)
 
 
 def _write(
