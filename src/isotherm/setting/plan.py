@@ -21,7 +21,7 @@ from isotherm.setting.wanted import Request, by_query, factor_of, requested
 NOTHING_SEEN = Text("a model whose attention can be seen ({why})", "能看到其注意力的模型（{why}）")
 NO_ATTENTION = Text("no attention ran", "没有运行任何注意力")
 ONE_PLACE = Text(
-    "one factor for {layer} and the other layers that share {source}", "{layer} 与其他共用 {source} 的层取同一个系数"
+    "one factor for {layer} and the other layers that share {source}", "{layer} 与其他共用 {source} 的层取同一个倍数"
 )
 
 

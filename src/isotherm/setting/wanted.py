@@ -34,7 +34,7 @@ ONLY_MULTIPLIES = Text("a rule that only multiplies q·k", "只把 q·k 乘以�
 ONE_A_HEAD = Text("a rule with one number for each head", "每个头一个数的规则")
 KNOWN_SCALE = Text(
     "a factor such as x0.5 for {layer}, whose scale in force is not known ({why})",
-    "{layer} 的系数（如 x0.5），因为其实际缩放未知（{why}）",
+    "{layer} 的倍数（如 x0.5），因为其实际缩放未知（{why}）",
 )
 NO_LAYER = Text("a name, pattern or index of a layer (layers: {layers})", "某一层的名称、模式或序号（各层：{layers}）")
 NO_HEADS = Text("heads from 0 to {last} in {layer}", "{layer} 中 0 到 {last} 的头")

@@ -41,7 +41,7 @@ ADAPTER = Text(
 QUANTISED = Text(
     "its weights are quantised, and a factor cannot be folded into them; write the rule into the weights that it was made from,"
     " then quantise",
-    "其权重已量化，无法折入系数；请先把规则写入量化前的权重，再行量化",
+    "其权重已量化，无法折入倍数；请先把规则写入量化前的权重，再行量化",
 )
 APART = Text(
     "the model loaded from the written folder is {gap:.3g} away from what isotherm.apply gives (its largest output is"
