@@ -1,6 +1,7 @@
 """`isotherm.apply`: the logits become what was asked for, nothing else changes, and nothing stays behind."""
 
 import copy
+import io
 import threading
 from math import sqrt
 
@@ -177,6 +178,15 @@ def test_a_copy_keeps_it_and_other_threads_see_it(llama):
     assert torch.equal(output(copied, batch(model)), here)
 
 
+def test_a_pickled_copy_keeps_it(llama):
+    with isotherm.apply(llama, "x0.5", heads=[1]):
+        here, file = output(llama, batch(llama)), io.BytesIO()
+        torch.save(llama, file)
+        file.seek(0)
+        loaded = torch.load(file, weights_only=False)
+    assert torch.equal(output(loaded, batch(llama)), here)
+
+
 def test_check_sees_the_new_scale(llama):
     with isotherm.apply(llama, "x0.5"):
         report = isotherm.check(llama, batch(llama), what_if=(), compare=False)
@@ -229,4 +239,8 @@ def test_what_cannot_be_reached_is_refused_by_name():
         isotherm.apply(model, "1/sqrt(d)")
     with pytest.raises(ArgumentError, match="no attention ran"):
         isotherm.apply(nn.Linear(3, 3), "x0.5", batch=torch.randn(2, 3))
+    with pytest.warns(DeprecationWarning, match="deprecated"):
+        traced = torch.jit.trace(Model(Attention()).eval(), rows())
+    with pytest.raises(ArgumentError, match=r"layers\.0\.q_proj is scripted code"):
+        isotherm.apply(traced, "x0.5", batch=rows())
     assert all("isotherm" not in str(type(module)) for module in model.modules())

@@ -49,7 +49,8 @@ class AtCall:
         """[B or 1, H or 1, T, 1] for q [B, H, T, D] whose queries see these keys [B or 1, H or 1, T or 1, S] and stand at these
         positions [B or 1, 1, T]; None if that is not known."""
         if not isinstance(self.by, Rule):
-            return torch.as_tensor(self.by, device=q.device).view(-1, 1, 1)
+            precision = None if isinstance(self.by, Tensor) else torch.promote_types(q.dtype, torch.float32)
+            return torch.as_tensor(self.by, dtype=precision, device=q.device).view(-1, 1, 1)
         visible = seen.sum(-1)
         if positions is None or positions.shape[-1] != q.shape[-2]:
             positions = _last(seen) if self.causal else torch.arange(q.shape[-2], device=q.device)
