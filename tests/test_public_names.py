@@ -10,13 +10,16 @@ import isotherm
 
 ROOT = Path(__file__).parent.parent
 NAMES = [
+    "Applied",
     "AttentionResult",
     "Monitor",
     "Report",
     "RowStats",
     "Summary",
     "Valve",
+    "Written",
     "__version__",
+    "apply",
     "attention",
     "check",
     "errors",
@@ -29,6 +32,7 @@ NAMES = [
     "stats",
     "theory",
     "watch",
+    "write",
 ]
 
 

@@ -17,17 +17,21 @@ if TYPE_CHECKING:
     from isotherm.checkup import Report, check
     from isotherm.monitor import Monitor, Valve, watch
     from isotherm.ops import AttentionResult, attention
+    from isotherm.setting import Applied, Written, apply, write
     from isotherm.stats import RowStats, Summary
 
 __version__ = "0.1.0"
 __all__ = [
+    "Applied",
     "AttentionResult",
     "Monitor",
     "Report",
     "RowStats",
     "Summary",
     "Valve",
+    "Written",
     "__version__",
+    "apply",
     "attention",
     "check",
     "errors",
@@ -40,9 +44,14 @@ __all__ = [
     "stats",
     "theory",
     "watch",
+    "write",
 ]
 
 _HOME = {
+    "Applied": "setting",
+    "Written": "setting",
+    "apply": "setting",
+    "write": "setting",
     "AttentionResult": "ops",
     "attention": "ops",
     "Report": "checkup",
