@@ -9,6 +9,8 @@ from torch import Tensor
 DEEPEST = 6
 """How many containers within one another are looked into."""
 
+SUMMED = (torch.float16, torch.bfloat16, torch.float32)
+
 
 def is_finite(value: Any, depth: int = 0) -> bool:
     """Whether the tensors in `value` (a tensor, or tuples, lists and mappings of them) are free of NaN and Inf."""
@@ -18,6 +20,14 @@ def is_finite(value: Any, depth: int = 0) -> bool:
         return True
     parts = value.values() if isinstance(value, Mapping) else value
     return all(is_finite(part, depth + 1) for part in parts)
+
+
+def total_of(tensor: Tensor) -> Tensor | None:
+    """A number on a GPU that is finite only if all numbers of the tensor are, for reading later; None elsewhere. Half and
+    single precision cannot overflow it."""
+    if not tensor.is_cuda or tensor.is_nested or tensor.layout is not torch.strided or not tensor.numel():
+        return None
+    return tensor.detach().sum(dtype=torch.float64) if tensor.dtype in SUMMED else None
 
 
 def _is_finite(tensor: Tensor) -> bool:

@@ -95,10 +95,11 @@ def padded_positions(seen: Visibility) -> Tensor | None:
     which hides the last key from all queries) says nothing about padding; such a sequence has none. Packed sequences see
     themselves, so they have none either.
     """
-    if len(seen.positions) != seen.keys or not seen.keys or seen.position_list[0] != 0:
+    mask = seen.mask
+    if mask is None or len(seen.positions) != seen.keys or not seen.keys or seen.position_list[0] != 0:
         return None
-    hidden, mask = padded_keys(seen), seen.mask
-    if hidden is None or mask is None:
+    hidden = padded_keys(seen)
+    if hidden is None:
         return None
     if mask.shape[2] > 1:
         seen_by_itself = mask.any(1).diagonal(dim1=1, dim2=2)
