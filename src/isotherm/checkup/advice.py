@@ -17,7 +17,8 @@ from torch import nn
 
 from isotherm.checkup.changes import Members, said
 from isotherm.checkup.heads import heads_of_layers
-from isotherm.checkup.measure import Batch, measure
+from isotherm.checkup.measure import Batch
+from isotherm.checkup.rows import measure
 from isotherm.checkup.trial import Bench
 from isotherm.checkup.ways import CallSite, Side, Way, rounded, ways
 from isotherm.language import Text

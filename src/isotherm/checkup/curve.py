@@ -12,7 +12,7 @@ Factor 1 is the model as it is. Masks, biases, soft caps and sinks stay as they 
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import pairwise
 from math import exp, log
@@ -21,8 +21,11 @@ from statistics import median
 import torch
 from torch import Tensor
 
+from isotherm.checkup.fetch import fetched
+from isotherm.checkup.memory import Remarks
+from isotherm.checkup.rows import measure_rows, median_of, nearest, spread_rows, without_padding
 from isotherm.language import Text
-from isotherm.ops import Problem, statistics_at
+from isotherm.ops import Problem
 from isotherm.probe import Capture
 from isotherm.record import Curve, Layer, LayerCurve
 from isotherm.record.plain import finite
@@ -30,49 +33,76 @@ from isotherm.stats import Moments, RowStats
 from isotherm.theory import freezing_threshold
 
 FACTORS = tuple(2.0 ** (step / 2) for step in range(-8, 9))
-ROWS, ROWS_ON_GPU = 32, 2048
+ROWS, ROWS_ON_GPU = 32, 256
 """Most rows of a head and sequence that a curve is taken from."""
 DIGITS = 4
 
 Numbers = Sequence[float | None]
 
 
+@dataclass(frozen=True, eq=False)
+class CurveTable:
+    """What a layer's curves are made of, still on its device: medians over the rows [factors, numbers], the counts of rows that
+    were seen and that there are, and the layer."""
+
+    layer: Layer
+    problem: Problem
+    medians: Tensor
+    counts: Tensor
+
+
 def with_curves(
     layers: tuple[Layer, ...],
     captures: Sequence[Capture],
-    measured: Sequence[RowStats],
-    tell: Callable[[Text, int], object],
+    measured: Sequence[RowStats | None],
+    remarks: Remarks,
+    tell: Callable[[Text, int], object] = lambda *_: None,
 ) -> tuple[Layer, ...]:
     """Add each layer's curves. `tell` is told what is being done and the number of the layer."""
-    curved = []
+    tables: dict[int, CurveTable] = {}
     for number, (layer, capture, stats) in enumerate(zip(layers, captures, measured, strict=True)):
-        tell(Text("temperature curve, {name}", "温度曲线，{name}").format(name=layer.name), number)
-        curved.append(replace(layer, curve=curve_of(layer, capture, stats)))
-    return tuple(curved)
+        doing = Text("temperature curve, {name}", "温度曲线，{name}").format(name=layer.name)
+        tell(doing, number)
+        most = ROWS_ON_GPU if capture.problem.q.is_cuda else ROWS
+        table = remarks.within_memory(doing, partial(curve_table, layer, capture, stats), most, most)
+        if table is not None:
+            tables[number] = table
+    numbers = fetched([part for table in tables.values() for part in (table.medians, table.counts)])
+    read = zip(tables, zip(numbers[::2], numbers[1::2], strict=True), strict=True)
+    curves = {number: _curves(tables[number], *parts) for number, parts in read}
+    return tuple(replace(layer, curve=curves.get(number)) for number, layer in enumerate(layers))
 
 
-def curve_of(layer: Layer, capture: Capture, measured: RowStats) -> LayerCurve | None:
-    """The curves of one captured call, from some of its measured rows. None where no row sees a key, and where the logits
-    have no scale to multiply."""
-    problem = capture.problem
+def curve_table(layer: Layer, capture: Capture, measured: RowStats | None, most: int | None) -> CurveTable | None:
+    """Measure one captured call at each factor, on up to `most` of its measured rows; of a call that was measured while it ran
+    (None), on some of the rows that were kept. None where no row sees a key, and where the logits have no scale to multiply."""
     if not capture.affine:
         return None
-    places = _places(measured, ROWS_ON_GPU if problem.q.is_cuda else ROWS)
-    if not len(places):
+    most = most or ROWS
+    found = _of_kept(capture, most) if measured is None else _of_measured(capture, measured, most)
+    if not found:
         return None
-    stats = RowStats.cat(_at_factors(capture, measured, places), 1)
-    medians = stats.summaries(("jacobian_trace", "entropy_fraction", "logit_std"))
-    gates, entropies, spreads = (_by_head(medians[name].p50.unflatten(0, (len(FACTORS), -1))) for name in medians)
+    stats = RowStats.cat(found, 1)
+    gate, fraction = stats.jacobian_trace, stats.entropy_fraction
+    by_head = _medians(torch.stack([gate, fraction, stats.logit_std]))
+    medians = torch.cat([_over_heads(gate), _over_heads(fraction), by_head], 1)
+    seen = (~stats.empty).any(1).sum()
+    total = _rows_of(capture) if measured is None else measured.rest.shape[0] * (measured.total_rows or 0)
+    every = torch.full_like(seen, total) if total else (~measured.empty).any(1).sum()  # type: ignore[union-attr]
+    return CurveTable(layer, capture.problem, medians, torch.stack([seen, every]))
+
+
+def _curves(table: CurveTable, medians: Tensor, counts: Tensor) -> LayerCurve | None:
+    """A layer's curves from the numbers of its table. None if no row saw a key."""
+    seen, total = (int(count) for count in counts.tolist())
+    if not seen:
+        return None
+    layer, heads = table.layer, (medians.shape[1] - 2) // 3
+    gate, entropy, *by_head = ([finite(x) for x in column] for column in medians.T.tolist())
+    gates, entropies, spreads = (by_head[start : start + heads] for start in (0, heads, 2 * heads))
     sigmas = [head.logit_std for head in layer.head_stats]
-    curve = partial(_curve, problem, layer.keys)
-    whole = curve(
-        _over_heads(stats.jacobian_trace),
-        _over_heads(stats.entropy_fraction),
-        [_middle(at) for at in zip(*spreads, strict=True)],
-        _middle(sigmas),
-    )
-    seen, total = (int((~rows.empty).any(1).sum()) for rows in (stats, measured))
-    total = total if measured.total_rows is None else measured.rest.shape[0] * measured.total_rows
+    curve = partial(_curve, table.problem, layer.keys)
+    whole = curve(gate, entropy, [_middle(at) for at in zip(*spreads, strict=True)], _middle(sigmas))
     return LayerCurve(
         **vars(whole),
         factors=FACTORS,
@@ -119,40 +149,42 @@ def best_open(gate: Numbers) -> float | None:
     return None if factor in (known[0][1], known[-1][1]) else factor
 
 
-def _places(measured: RowStats, most: int) -> Tensor:
-    """Up to `most` places among the measured rows, spread evenly over those in which some head sees a key."""
+def _rows_of(capture: Capture) -> int:
+    return capture.problem.q.shape[0] * capture.queries
+
+
+def _of_measured(capture: Capture, measured: RowStats, most: int) -> list[RowStats]:
+    """Statistics at each factor of up to `most` measured rows, spread evenly over those in which some head sees a key. Rows
+    that were left out of `measured`, such as padding, are left out here."""
     known = (~measured.empty).flatten(0, 1).any(0).nonzero().squeeze(-1)
-    if len(known) <= most:
-        return known
-    return known[torch.linspace(0, len(known) - 1, most, device=known.device).round().long()]
-
-
-def _at_factors(capture: Capture, measured: RowStats, places: Tensor) -> list[RowStats]:
-    """Statistics of these rows at each factor. Rows that were left out of `measured`, such as padding, are left out here."""
-    problem = capture.problem
-    rows = places if measured.rows is None else measured.rows[places]
-    if capture.rows is not None:  # the problem has only these rows of the call
-        rows = torch.searchsorted(capture.rows, rows)
-    # A GPU has a faster path for all rows, a CPU for sampled ones.
-    every_row = problem.q.is_cuda and len(rows) == problem.q.shape[2]
-    found = statistics_at(problem, [problem.scale * factor for factor in FACTORS], None if every_row else rows)
-    if capture.sink is not None:
-        found = [stats.with_sink(capture.sink.view(-1, 1)) for stats in found]
-    real = ~measured.empty[:, :, places]
+    if not len(known):
+        return []
+    if len(known) > most:
+        known = known[torch.linspace(0, len(known) - 1, most, device=known.device).round().long()]
+    rows = known if measured.rows is None else measured.rows[known]
+    real = ~measured.empty[:, :, known]
+    found = measure_rows(capture, rows, [capture.problem.scale * factor for factor in FACTORS])
     return [replace(at, moments=Moments(at.moments.count * real, at.moments.mean, at.moments.m2)) for at in found]
 
 
-def _by_head(table: Tensor) -> list[list[float | None]]:
-    """Each head's numbers over the factors, from a table [factor, head]."""
-    return [[finite(x) for x in column] for column in table.T.tolist()]
+def _of_kept(capture: Capture, most: int) -> list[RowStats]:
+    """The same of a call of which only some queries were kept. What is padding among them is known."""
+    kept = torch.arange(capture.queries, device=capture.problem.q.device) if capture.rows is None else capture.rows
+    rows = kept[spread_rows(len(kept), most, kept.device)]
+    found = measure_rows(capture, rows, [capture.problem.scale * factor for factor in FACTORS])
+    return [without_padding(replace(at, rows=rows), capture.padded) for at in found]
 
 
-def _over_heads(values: Tensor) -> list[float | None]:
-    """At each factor the median over all heads and rows, from values [B, factor · head, R], as `quantile` picks it."""
-    ordered = values.unflatten(1, (len(FACTORS), -1)).movedim(1, 0).flatten(1).sort(-1).values  # NaN comes last
-    known = (~ordered.isnan()).sum(-1, keepdim=True)
-    middle = ((known - 1).clamp(min=0) * 0.5).round().long()
-    return [finite(x) for x in ordered.gather(-1, middle).squeeze(-1).tolist()]
+def _medians(values: Tensor) -> Tensor:
+    """[factors, 3 · heads] medians over the rows, of three statistics [3, B, factors · heads, R]."""
+    flat = values.transpose(1, 2).flatten(2)
+    return median_of(flat).unflatten(1, (len(FACTORS), -1)).transpose(0, 1).flatten(1)
+
+
+def _over_heads(values: Tensor) -> Tensor:
+    """At each factor [factors, 1] the median over all heads and rows, from values [B, factors · head, R]."""
+    flat = values.unflatten(1, (len(FACTORS), -1)).movedim(1, 0).flatten(1)
+    return nearest(flat, 0.5).unsqueeze(1)
 
 
 def _middle(values: Numbers) -> float | None:

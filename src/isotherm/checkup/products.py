@@ -8,7 +8,7 @@ from dataclasses import replace
 from functools import cache
 
 from isotherm.checkup.heads import heads_of_layers
-from isotherm.checkup.measure import measure
+from isotherm.checkup.rows import measure
 from isotherm.language import Text
 from isotherm.probe import Capture
 from isotherm.record import Finding

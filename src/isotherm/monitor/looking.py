@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from isotherm.checkup.measure import statistics
+from isotherm.checkup.rows import statistics
 from isotherm.checkup.thresholds import SATURATED
 from isotherm.ops import Problem
 from isotherm.probe.capture import Capture, Factor, Kept

@@ -39,11 +39,10 @@ class Tracer:
 
     def trace(self, sample: Sample | None) -> Traced:
         """The factor, from the innermost frame that has one."""
-        for beside in () if sample is None else sample.frames:
-            found = beside.view_of or self._in_frame(sample, beside)
-            if found is not None:
-                return found
-        return UNTRACED, None
+        if sample is None:
+            return UNTRACED, None
+        found = (beside.view_of or self._in_frame(sample, beside) for beside in sample.frames)
+        return next((one for one in found if one is not None), (UNTRACED, None))
 
     def _in_frame(self, sample: Sample, beside: Beside) -> Traced | None:
         tolerance = beside.tolerance

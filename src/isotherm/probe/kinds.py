@@ -125,7 +125,7 @@ def with_landmarks(captures: Sequence[Capture]) -> Iterator[Capture]:
 
 
 def _shape(call: Capture) -> tuple[int, int]:
-    return call.problem.q.shape[2], call.problem.k.shape[2]
+    return call.queries, call.problem.k.shape[2]
 
 
 def _is_pooled(call: Capture) -> bool:

@@ -52,7 +52,8 @@ class Whole:
 
 @dataclass(frozen=True, eq=False)
 class Beside:
-    """What stands beside q or k in one frame, latest first. `view_of` is the projection that q or k is a view of, as the factor it then has."""
+    """What stands beside q or k in one frame, latest first. `view_of` is the projection that q or k is a view of, with the
+    factor it then has."""
 
     pairs: tuple[Pair, ...]
     whole: tuple["Whole", ...]
