@@ -291,7 +291,7 @@ def _ratio(before: Capture, after: Capture, heads: Sequence[int] | None) -> floa
     sizes = []
     for capture in (before, after):
         q, k = (x.double().square().sum(-1).mean((0, 2)).sqrt() for x in (capture.problem.q, capture.problem.k))
-        sizes.append(capture.problem.scale * q * k.repeat_interleave(len(q) // len(k)))
+        sizes.append(capture.problem.scale * q * k.to(q.device).repeat_interleave(len(q) // len(k)))
     ratios = sizes[1] / sizes[0]
     ratios = ratios if heads is None else ratios[torch.tensor(list(heads), device=ratios.device)]
     ratio = float(ratios.median())
