@@ -38,6 +38,18 @@ class Masks:
 
     def __init__(self) -> None:
         self._known = WeakTensorKeyDictionary()
+        self._padded = WeakTensorKeyDictionary()
+
+    def padded(self, seen: Visibility) -> Tensor | None:
+        """`padded_positions`, once for each mask and number of queries."""
+        if seen.mask is None:
+            return None
+        known: dict[object, Tensor | None] = self._padded.get(seen.mask) or {}
+        key = len(seen.positions), seen.keys, seen.causal, seen.window
+        if key not in known:
+            known[key] = padded_positions(seen)
+            self._padded[seen.mask] = known
+        return known[key]
 
     def visible(self, mask: Tensor) -> Terms:
         """A mask as PyTorch's kernel takes it: bool, True where visible, or numbers that are added to the logits."""

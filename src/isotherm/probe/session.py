@@ -17,7 +17,7 @@ from isotherm.probe.finite import is_finite, total_of
 from isotherm.probe.frames import Frame, Frames
 from isotherm.probe.keep import Keeper, storage_of
 from isotherm.probe.kinds import Ancestry, kind_of
-from isotherm.probe.masks import Masks, Terms, padded_positions
+from isotherm.probe.masks import Masks, Terms
 from isotherm.probe.members import buffers_of, parameters_of
 from isotherm.probe.owner import sessions_here
 from isotherm.probe.reasons import ELSEWHERE, FAILED, IN_BLOCKS, KERNEL, MISMATCH, NO_SOFTMAX, OPAQUE, OTHER_SOFTMAX
@@ -291,7 +291,7 @@ class Session:
         kind = one.ancestry.kind(sources, capture.problem.q.shape[2]) if one.kind else capture.kind
         padded = capture.padded
         if one.padding and kind == "self" and (one.one_input or one.ancestry.are_one(sources)):
-            padded = padded_positions(capture.problem.visibility)
+            padded = self.masks.padded(capture.problem.visibility)
         return replace(capture, kind=kind, q_factor=q, k_factor=k, padded=padded)
 
     def mismatch(self, call: Call, module: nn.Module | None = None) -> None:
