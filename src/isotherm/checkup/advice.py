@@ -7,7 +7,7 @@ is tried on the captured q and k. If that does not lead there either, the advice
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from math import exp, isfinite, log
 from statistics import median
 from typing import Literal
@@ -18,6 +18,7 @@ from torch import nn
 from isotherm.checkup.changes import Members, said
 from isotherm.checkup.heads import heads_of_layers
 from isotherm.checkup.measure import Batch
+from isotherm.checkup.memory import Remarks
 from isotherm.checkup.rows import measure
 from isotherm.checkup.trial import Bench
 from isotherm.checkup.ways import CallSite, Side, Way, rounded, ways
@@ -36,6 +37,7 @@ SLOWEST = 0.05
 BELOW_LIMIT = 0.99
 """Aim at this part of a limit that is to be kept, so that rounding does not exceed it."""
 
+TRYING = Text("trying advice for {name}", "试验对 {name} 的建议")
 TRIED = Text(
     "{how} (tried: {what} {before:.4g} → {after:.4g})", "{how}（已试：{what}由 {before:.4g} 变为 {after:.4g}）"
 )
@@ -134,9 +136,10 @@ class Advisor:
     """Finds advice for a model whose layers were captured on a batch."""
 
     def __init__(
-        self, model: nn.Module, batch: Batch, rows: int | None, captures: Sequence[Capture], layers: Sequence[Layer]
-    ) -> None:
-        self._model, self._batch, self._rows = model, batch, rows
+        self, model: nn.Module, batch: Batch, rows: int | None, captures: Sequence[Capture], layers: Sequence[Layer],
+        remarks: Remarks,
+    ) -> None:  # fmt: skip
+        self._model, self._batch, self._rows, self._remarks = model, batch, rows, remarks
         self._captures, self._layers = captures, layers
 
     @cached_property
@@ -203,7 +206,9 @@ class Advisor:
         return self._value(want, scaled)
 
     def _value(self, want: Want, capture: Capture) -> float | None:
-        return want.value(heads_of_layers([measure(capture, self._rows)])[0])
+        doing, total = TRYING.format(name=capture.name), capture.problem.q.shape[2]
+        stats = self._remarks.within_memory(doing, partial(measure, capture), self._rows, total)
+        return want.value(heads_of_layers([stats])[0])
 
     def _judge(self, attempt: _Attempt, captures: list[Capture] | None) -> None:
         """Keep a way that led to the target; correct the number of one that may; drop any other."""

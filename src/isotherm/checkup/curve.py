@@ -11,7 +11,7 @@ Factor 1 is the model as it is. Masks, biases, soft caps and sinks stay as they 
   slope of its own, there is no such point.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import pairwise
@@ -21,14 +21,14 @@ from statistics import median
 import torch
 from torch import Tensor
 
-from isotherm.checkup.fetch import fetched
+from isotherm.checkup.fetch import fetched, finite_rows, rounded_rows
 from isotherm.checkup.memory import Remarks
-from isotherm.checkup.rows import measure_rows, median_of, nearest, spread_rows, without_padding
+from isotherm.checkup.rows import measure_rows, median_of, nearest
+from isotherm.checkup.together import Tell, Wanted, measure_together
 from isotherm.language import Text
 from isotherm.ops import Problem
 from isotherm.probe import Capture
 from isotherm.record import Curve, Layer, LayerCurve
-from isotherm.record.plain import finite
 from isotherm.stats import Moments, RowStats
 from isotherm.theory import freezing_threshold
 
@@ -36,6 +36,7 @@ FACTORS = tuple(2.0 ** (step / 2) for step in range(-8, 9))
 ROWS, ROWS_ON_GPU = 32, 256
 """Most rows of a head and sequence that a curve is taken from."""
 DIGITS = 4
+DRAWING = Text("drawing the temperature curve of {name}", "绘制 {name} 的温度曲线")
 
 Numbers = Sequence[float | None]
 
@@ -56,32 +57,32 @@ def with_curves(
     captures: Sequence[Capture],
     measured: Sequence[RowStats | None],
     remarks: Remarks,
-    tell: Callable[[Text, int], object] = lambda *_: None,
+    tell: Tell = lambda *_: None,
 ) -> tuple[Layer, ...]:
-    """Add each layer's curves. `tell` is told what is being done and the number of the layer."""
+    """Add each layer's curves, from some of its measured rows; of a call without `measured`, from some of the rows that were
+    kept. There are none where no row sees a key, and where the logits have no scale to multiply."""
+    most = [ROWS_ON_GPU if capture.problem.q.is_cuda else ROWS for capture in captures]
+    kept = [i for i, capture in enumerate(captures) if capture.affine and measured[i] is None]
+    wanted = [Wanted(captures[i], most[i], _scales(captures[i])) for i in kept]
     tables: dict[int, CurveTable] = {}
-    for number, (layer, capture, stats) in enumerate(zip(layers, captures, measured, strict=True)):
-        doing = Text("temperature curve, {name}", "温度曲线，{name}").format(name=layer.name)
-        tell(doing, number)
-        most = ROWS_ON_GPU if capture.problem.q.is_cuda else ROWS
-        table = remarks.within_memory(doing, partial(curve_table, layer, capture, stats), most, most)
-        if table is not None:
-            tables[number] = table
+    for place, found in measure_together(wanted, DRAWING, remarks, lambda what, i: tell(what, kept[i])):
+        tables[kept[place]] = _table(layers[kept[place]], captures[kept[place]], None, found)
+    for number, (capture, stats) in enumerate(zip(captures, measured, strict=True)):
+        if capture.affine and stats is not None:
+            doing = DRAWING.format(name=capture.name)
+            tell(doing, number)
+            work = partial(_of_measured, capture, stats)
+            found = remarks.within_memory(doing, work, most[number], most[number])
+            if found:
+                tables[number] = _table(layers[number], capture, stats, found)
     numbers = fetched([part for table in tables.values() for part in (table.medians, table.counts)])
     read = zip(tables, zip(numbers[::2], numbers[1::2], strict=True), strict=True)
     curves = {number: _curves(tables[number], *parts) for number, parts in read}
     return tuple(replace(layer, curve=curves.get(number)) for number, layer in enumerate(layers))
 
 
-def curve_table(layer: Layer, capture: Capture, measured: RowStats | None, most: int | None) -> CurveTable | None:
-    """Measure one captured call at each factor, on up to `most` of its measured rows; of a call that was measured while it ran
-    (None), on some of the rows that were kept. None where no row sees a key, and where the logits have no scale to multiply."""
-    if not capture.affine:
-        return None
-    most = most or ROWS
-    found = _of_kept(capture, most) if measured is None else _of_measured(capture, measured, most)
-    if not found:
-        return None
+def _table(layer: Layer, capture: Capture, measured: RowStats | None, found: list[RowStats]) -> CurveTable:
+    """What the curves are made of, from statistics at each factor."""
     stats = RowStats.cat(found, 1)
     gate, fraction = stats.jacobian_trace, stats.entropy_fraction
     by_head = _medians(torch.stack([gate, fraction, stats.logit_std]))
@@ -98,8 +99,9 @@ def _curves(table: CurveTable, medians: Tensor, counts: Tensor) -> LayerCurve | 
     if not seen:
         return None
     layer, heads = table.layer, (medians.shape[1] - 2) // 3
-    gate, entropy, *by_head = ([finite(x) for x in column] for column in medians.T.tolist())
-    gates, entropies, spreads = (by_head[start : start + heads] for start in (0, heads, 2 * heads))
+    columns, spreads = medians.T[: 2 + 2 * heads], finite_rows(medians.T[2 + 2 * heads :])
+    gate, entropy, *by_head = rounded_rows(columns, DIGITS)
+    gates, entropies = by_head[:heads], by_head[heads:]
     sigmas = [head.logit_std for head in layer.head_stats]
     curve = partial(_curve, table.problem, layer.keys)
     whole = curve(gate, entropy, [_middle(at) for at in zip(*spreads, strict=True)], _middle(sigmas))
@@ -117,7 +119,7 @@ def _curve(problem: Problem, keys: int, gate: Numbers, entropy: Numbers, spread:
     linear = problem.bias is None and problem.softcap is None
     frozen = freezing(spread, sigma, freezing_threshold(keys), linear=linear) if keys > 1 else None
     best = best_open(gate) if problem.softcap is None else None
-    return Curve(_rounded(gate), _rounded(entropy), *_rounded((frozen, best)))
+    return Curve(tuple(gate), tuple(entropy), *_rounded((frozen, best)))
 
 
 def freezing(spread: Numbers, now: float | None, critical: float, *, linear: bool) -> float | None:
@@ -149,30 +151,26 @@ def best_open(gate: Numbers) -> float | None:
     return None if factor in (known[0][1], known[-1][1]) else factor
 
 
+def _scales(capture: Capture) -> list[float]:
+    return [capture.problem.scale * factor for factor in FACTORS]
+
+
 def _rows_of(capture: Capture) -> int:
     return capture.problem.q.shape[0] * capture.queries
 
 
-def _of_measured(capture: Capture, measured: RowStats, most: int) -> list[RowStats]:
+def _of_measured(capture: Capture, measured: RowStats, most: int | None) -> list[RowStats]:
     """Statistics at each factor of up to `most` measured rows, spread evenly over those in which some head sees a key. Rows
     that were left out of `measured`, such as padding, are left out here."""
     known = (~measured.empty).flatten(0, 1).any(0).nonzero().squeeze(-1)
     if not len(known):
         return []
-    if len(known) > most:
+    if most is not None and len(known) > most:
         known = known[torch.linspace(0, len(known) - 1, most, device=known.device).round().long()]
     rows = known if measured.rows is None else measured.rows[known]
     real = ~measured.empty[:, :, known]
-    found = measure_rows(capture, rows, [capture.problem.scale * factor for factor in FACTORS])
+    found = measure_rows(capture, rows, _scales(capture))
     return [replace(at, moments=Moments(at.moments.count * real, at.moments.mean, at.moments.m2)) for at in found]
-
-
-def _of_kept(capture: Capture, most: int) -> list[RowStats]:
-    """The same of a call of which only some queries were kept. What is padding among them is known."""
-    kept = torch.arange(capture.queries, device=capture.problem.q.device) if capture.rows is None else capture.rows
-    rows = kept[spread_rows(len(kept), most, kept.device)]
-    found = measure_rows(capture, rows, [capture.problem.scale * factor for factor in FACTORS])
-    return [without_padding(replace(at, rows=rows), capture.padded) for at in found]
 
 
 def _medians(values: Tensor) -> Tensor:

@@ -26,7 +26,7 @@ from isotherm.checkup.outliers import with_outliers
 from isotherm.checkup.products import Products
 from isotherm.checkup.subject import ModelSource, subject_of
 from isotherm.checkup.weights import about_weights, not_finite_weights
-from isotherm.checkup.what_if import WhatIfTables, check_rules, under_rules
+from isotherm.checkup.what_if import check_rules, replayed
 from isotherm.language import Text
 from isotherm.probe import Capture
 from isotherm.record import SCHEMA, CheckRecord, Cost, Layer, WhatIf
@@ -65,12 +65,12 @@ def examine(
     progress(Text("comparing implementations", "比较不同实现"), 0.5)
     comparisons, skipped = compare_implementations(model, batch, rows, layers, captures) if compare else ((), ())
     found = [*about_weights(model, layers, source.weights), *about_output(layers, looked.not_finite), *about_scales]
-    products = Products(captures, rows)
+    products = Products(captures, rows, remarks)
     found += map(products.judged, findings(subject, layers, comparisons, looked.unseen))
     found = with_outliers(model, captures, layers, found)
-    advisor = Advisor(model, batch, rows, captures, layers)
+    advisor = Advisor(model, batch, rows, captures, layers, remarks)
     layers, found = advised(advisor, captures, layers, found, products, untrained=subject.at_initialisation)
-    replayed = _what_if(looked, measured, rules, rows, remarks, progress)
+    under_rules = _what_if(looked, measured, rules, rows, remarks, progress)
     if detail:
         layers = _with_curves(layers, looked, measured, remarks, progress)
     record = CheckRecord(
@@ -80,7 +80,7 @@ def examine(
         versions=versions("torch", "transformers"),
         layers=layers,
         findings=gravest_first(naming_weights(found, lambda: not_finite_weights(model))),
-        what_if=replayed,
+        what_if=under_rules,
         comparisons=comparisons,
         unseen=tuple(looked.unseen),
         cost=Cost(time.perf_counter() - started, looked.seconds, _peak_mib()),
@@ -127,12 +127,12 @@ def _what_if(
     """Every layer as it is, then under each rule; nothing without rules."""
     if not rules:
         return ()
-    captures, tables = looked.captures, WhatIfTables()
-    for index, (capture, stats) in enumerate(zip(captures, measured, strict=True)):
-        doing = Text("what if, {name}", "假如，{name}").format(name=capture.name)
-        progress(doing, 0.6 + 0.2 * index / len(captures))
-        tables.add(index, under_rules(capture, [rule for _, rule in rules], index, rows, stats, remarks))
-    read = tables.read(1 + len(rules))
+    captures = looked.captures
+
+    def tell(what: Text, number: int) -> None:
+        progress(what, 0.6 + 0.2 * number / len(captures))
+
+    read = replayed(captures, measured, [rule for _, rule in rules], rows, remarks, tell)
     names = ["as is", *(text for text, _ in rules)]
     return tuple(WhatIf(name, tuple(layer[i] for layer in read)) for i, name in enumerate(names))
 

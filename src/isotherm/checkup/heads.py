@@ -5,17 +5,16 @@ at once (`fetch.py`).
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from math import log
 from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor
 
-from isotherm.checkup.fetch import fetched
+from isotherm.checkup.fetch import fetched, finite_rows
 from isotherm.checkup.thresholds import DIFFUSE, SATURATED, SINK
 from isotherm.record import HeadDetail, HeadStats, Spread, State
-from isotherm.record.plain import finite
 from isotherm.stats import RowStats
 from isotherm.theory import gaussian_row
 
@@ -68,8 +67,9 @@ def read_heads(tables: Sequence[HeadTable]) -> list[Heads]:
     found = []
     for table, numbers in zip(tables, fetched([table.numbers for table in tables]), strict=True):
         keys = int(numbers[:, COLUMNS.index("keys")].amax()) if len(numbers) else 0
-        rows = enumerate(numbers.tolist())
-        found.append(Heads(tuple(_record(number, row, table, keys) for number, row in rows), keys))
+        plain, details = finite_rows(numbers[:, : len(COLUMNS)]), _detail(numbers[:, len(COLUMNS) :])
+        both = enumerate(zip(plain, details, strict=True))
+        found.append(Heads(tuple(_record(number, row, detail, table, keys) for number, (row, detail) in both), keys))
     return found
 
 
@@ -113,14 +113,15 @@ def _excess(stats: RowStats) -> Tensor:
     return _by_head(torch.where(stats.n > 1, beyond, torch.nan)).nanmean(-1).nan_to_num(0.0)
 
 
-def _record(number: int, numbers: Sequence[float], table: HeadTable, keys: int) -> HeadStats:
-    of = dict(zip(COLUMNS, map(finite, numbers), strict=False))
+def _record(
+    number: int, numbers: Sequence[float | None], detail: HeadDetail | None, table: HeadTable, keys: int
+) -> HeadStats:
+    of = dict(zip(COLUMNS[4 * len(SPREADS) :], numbers[4 * len(SPREADS) :], strict=True))
     rows, empty, invalid = (int(of[name] or 0) for name in COUNTS[:3])
-    spreads: dict[str, Any] = {
-        name: Spread(*(of[f"{name} {field}"] for field in ("mean", "p10", "p50", "p90"))) for name in SPREADS
-    }
+    spreads: dict[str, Any] = {name: Spread(*numbers[4 * i : 4 * i + 4]) for i, name in enumerate(SPREADS)}
     gate, fraction = spreads["jacobian_trace"].p50, spreads["entropy_fraction"].p50
-    found = HeadStats(
+    predicted = (None, None) if detail is None else _predicted(of["logit_std"], keys)
+    return HeadStats(
         head=number,
         state=state(rows, invalid, gate, fraction, of["excess"] or 0.0),
         **spreads,
@@ -131,13 +132,12 @@ def _record(number: int, numbers: Sequence[float], table: HeadTable, keys: int) 
         empty=empty,
         invalid=invalid,
         label=table.label,
-        predicted_gate=None,
-        predicted_entropy_fraction=None,
+        predicted_gate=predicted[0],
+        predicted_entropy_fraction=predicted[1],
+        detail=detail,
         rows_total=table.total,
         entropy_interval=of["interval"],
     )
-    detail = numbers[len(COLUMNS) :]
-    return replace(_predicted(found, keys), detail=_detail(detail)) if detail else found
 
 
 def state(rows: int, invalid: int, gate: float | None, fraction: float | None, excess: float) -> State:
@@ -154,13 +154,13 @@ def state(rows: int, invalid: int, gate: float | None, fraction: float | None, e
     return "diffuse" if fraction is not None and fraction > DIFFUSE else "balanced"
 
 
-def _predicted(head: HeadStats, keys: int) -> HeadStats:
-    """The head with what Gaussian logits of its spread would give."""
-    if head.logit_std is None or keys < 2 or not 0 < head.logit_std < WIDEST:
-        return head
+def _predicted(logit_std: float | None, keys: int) -> tuple[float | None, float | None]:
+    """The gate and the entropy fraction that Gaussian logits of that spread would give."""
+    if logit_std is None or keys < 2 or not 0 < logit_std < WIDEST:
+        return None, None
     # Two digits of the spread fix the prediction well within its scatter over rows, and let heads share one integral.
-    row = gaussian_row(keys, float(f"{head.logit_std:.2g}"))
-    return replace(head, predicted_gate=row.jacobian_trace, predicted_entropy_fraction=row.entropy / log(keys))
+    row = gaussian_row(keys, float(f"{logit_std:.2g}"))
+    return row.jacobian_trace, row.entropy / log(keys)
 
 
 def _details(stats: RowStats) -> Iterator[Tensor]:
@@ -170,15 +170,17 @@ def _details(stats: RowStats) -> Iterator[Tensor]:
     yield from (_profile(values).round(decimals=4) for values in (gate, fraction))
 
 
-def _detail(numbers: Sequence[float]) -> HeadDetail:
-    stretches = (len(numbers) - 2 * BINS) // 2
-    profiles = numbers[2 * BINS :]
-    return HeadDetail(
-        gate_histogram=tuple(map(int, numbers[:BINS])),
-        entropy_histogram=tuple(map(int, numbers[BINS : 2 * BINS])),
-        position_gate=tuple(map(finite, profiles[:stretches])),
-        position_entropy=tuple(map(finite, profiles[stretches:])),
-    )
+def _detail(numbers: Tensor) -> list[HeadDetail] | list[None]:
+    """The detail of each head, from its last columns; None where there are no such columns."""
+    if not numbers.shape[1]:
+        return [None] * len(numbers)
+    counts = numbers[:, : 2 * BINS].long().unflatten(1, (2, BINS)).tolist()
+    profiles = finite_rows(numbers[:, 2 * BINS :])
+    stretches = (numbers.shape[1] - 2 * BINS) // 2
+    return [
+        HeadDetail(tuple(gate), tuple(entropy), tuple(profile[:stretches]), tuple(profile[stretches:]))
+        for (gate, entropy), profile in zip(counts, profiles, strict=True)
+    ]
 
 
 def _histogram(values: Tensor) -> Tensor:

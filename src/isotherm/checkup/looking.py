@@ -24,7 +24,7 @@ QUERIES = 1 << 14
 """How many of its queries are kept, over all heads and sequences."""
 ROWS = 1 << 18
 """How many of its rows' statistics are kept, over all heads and sequences."""
-SHARE = 8
+SHARE = 2
 """Keys go to the host's memory once they would take more than this part of what the device held when the forward began."""
 MEASURING = Text("measuring {name}", "测量 {name}")
 

@@ -3,7 +3,6 @@
 import copy
 import time
 from collections.abc import Mapping, Sequence
-from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -15,7 +14,9 @@ from isotherm.checkup.loading.loaded import Progress, nobody
 from isotherm.checkup.looking import MEASURING, CheckSession, Taken
 from isotherm.checkup.memory import Remarks
 from isotherm.checkup.padding import with_padding
-from isotherm.checkup.rows import measure, without_padding
+from isotherm.checkup.rows import without_padding
+from isotherm.checkup.together import Wanted, measure_together
+from isotherm.language import Text
 from isotherm.probe import Capture, NotFinite, is_finite
 from isotherm.probe.attach import follow
 from isotherm.probe.heads import head_count
@@ -98,19 +99,18 @@ def measured_heads(
     looked: Look, rows: int | None, remarks: Remarks, progress: Progress = nobody, *, detail: bool = False
 ) -> tuple[list[RowStats], list[Heads]]:
     """The row statistics of every captured call, and its heads. What was measured while the model ran is not measured again."""
-    measured: list[RowStats] = []
-    fresh: list[int] = []
-    for index, capture in enumerate(looked.captures):
-        progress(MEASURING.format(name=capture.name), 0.1 + 0.4 * index / len(looked.captures))
-        taken = looked.taken.get(index)
-        if taken is None:
-            total, doing = capture.problem.q.shape[2], MEASURING.format(name=capture.name)
-            measured.append(remarks.within_memory(doing, partial(measure, capture), rows, total))
-        else:
-            known = taken.padded is capture.padded
-            measured.append(taken.stats if known else without_padding(taken.stats, capture.padded))
-        if taken is None or taken.padded is not capture.padded:
-            fresh.append(index)
+    captures, taken = looked.captures, looked.taken
+    new = [index for index in range(len(captures)) if index not in taken]
+    wanted = [Wanted(captures[index], rows, [captures[index].problem.scale]) for index in new]
+
+    def tell(what: Text, number: int) -> None:
+        progress(what, 0.1 + 0.4 * new[number] / len(captures))
+
+    stats = {new[number]: one for number, (one,) in measure_together(wanted, MEASURING, remarks, tell)}
+    late = [index for index, one in taken.items() if one.padded is not captures[index].padded]
+    stats |= {index: without_padding(taken[index].stats, captures[index].padded) for index in late}
+    measured = [stats[index] if index in stats else taken[index].stats for index in range(len(captures))]
+    fresh = sorted(stats)
     found = dict(zip(fresh, head_tables([measured[index] for index in fresh], detail=detail), strict=True))
-    tables = [found[index] if index in found else looked.taken[index].heads for index in range(len(measured))]
+    tables = [found[index] if index in found else taken[index].heads for index in range(len(captures))]
     return measured, read_heads(tables)

@@ -33,10 +33,7 @@ def measure_rows(capture: Capture, rows: Tensor, scales: Sequence[float]) -> lis
     if capture.rows is not None:  # the problem has only these rows of the call
         rows = torch.searchsorted(capture.rows, rows)
     problem = _at_hand(capture.problem)
-    every = (
-        problem.q.is_cuda and len(rows) == problem.q.shape[2]
-    )  # a GPU has a faster path for all rows, a CPU for some
-    found = statistics_at(problem, scales, None if every else rows)
+    found = statistics_at(problem, scales, rows)
     return found if capture.sink is None else [stats.with_sink(capture.sink.view(-1, 1)) for stats in found]
 
 

@@ -7,6 +7,7 @@ and k before the kernel. Any other rule (x0.5, log-n, a soft cap, a sink) is app
 from collections.abc import Sequence
 from dataclasses import replace
 from math import prod
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -14,7 +15,8 @@ from torch import Tensor
 from isotherm.checkup.fetch import fetched
 from isotherm.checkup.looking import QUERIES
 from isotherm.checkup.memory import Remarks
-from isotherm.checkup.rows import measure_at, median_of, nearest
+from isotherm.checkup.rows import median_of, nearest
+from isotherm.checkup.together import Tell, Wanted, measure_together
 from isotherm.errors import ArgumentError, named
 from isotherm.language import Text
 from isotherm.ops import Problem
@@ -26,6 +28,8 @@ from isotherm.stats import RowStats
 
 AT_ONCE = 1 << 24
 """Most numbers that wait to be summarised together."""
+ONE = 1e-3
+"""How near to 1 a factor is that was measured in half precision and is 1."""
 AS_IS = Relative(1.0)
 REPLAYING = Text("replaying {name} under other rules", "在其他规则下重放 {name}")
 SOME_ROWS = Text(
@@ -47,35 +51,74 @@ def check_rules(rules: Sequence[str | Rule]) -> list[tuple[str, Rule]]:
     return parsed
 
 
-def under_rules(
-    capture: Capture, rules: Sequence[Rule], index: int, rows: int | None, stats: RowStats, remarks: Remarks
-) -> list[RowStats]:
-    """A captured call as it is, of which all rows are known as `stats`, and under each rule. On a GPU all are measured on some
-    of the rows. Logits that are no affine function of q·k have no scale to change: then only as it is."""
-    if not capture.affine:
-        return [stats]
+def replayed(
+    captures: Sequence[Capture], measured: Sequence[RowStats], rules: Sequence[Rule], rows: int | None, remarks: Remarks,
+    tell: Tell,
+) -> list[list[WhatIfLayer]]:  # fmt: skip
+    """Each captured call as it is, of which the statistics are known as `measured`, and under each rule. On a GPU all are
+    measured on some of the rows."""
+    samples = [_sample(capture, rows, remarks) for capture in captures]
+    under = [
+        _Under(capture, [*([AS_IS] if sample.few else []), *rules], index)
+        for index, (capture, sample) in enumerate(zip(captures, samples, strict=True))
+        if capture.affine
+    ]
+    wanted = [Wanted(one.capture, samples[one.index].rows, one.scales) for one in under]
+    tables = WhatIfTables()
+    for number, stats in measure_together(wanted, REPLAYING, remarks, lambda what, i: tell(what, under[i].index)):
+        index = under[number].index
+        found = under[number].complete(stats, samples[index].rows, remarks)
+        tables.add(index, found if samples[index].few else [measured[index], *found])
+    for index, capture in enumerate(captures):
+        if not capture.affine:  # these logits have no scale to change
+            tables.add(index, [measured[index]])
+    return tables.read(1 + len(rules))
+
+
+class _Sample(NamedTuple):
+    """How many rows to measure, None for all; and whether these are `few`er than were measured."""
+
+    rows: int | None
+    few: bool
+
+
+def _sample(capture: Capture, rows: int | None, remarks: Remarks) -> _Sample:
+    """On a GPU so many rows as of long inputs are kept."""
     total, q = capture.queries, capture.problem.q
     some = max(1, QUERIES // max(1, q.shape[0] * q.shape[1])) if q.is_cuda else total
-    sampled = capture.rows is not None or some < min(total, total if rows is None else rows)
-    if sampled and rows is None:
+    wanted = total if rows is None else rows
+    few = (capture.rows is not None and q.shape[2] < total) or some < min(total, wanted)
+    if not few:
+        return _Sample(rows, few)
+    if rows is None:
         remarks.add(SOME_ROWS.format(rows=f"{min(some, q.shape[2]):,}", total=f"{total:,}"))
-    doing = REPLAYING.format(name=capture.name)
-    least = rows if not sampled else min(some, total if rows is None else rows)
-    wanted = [AS_IS, *rules] if sampled else rules
-    found = remarks.within_memory(doing, lambda few: replay(capture, wanted, index, few), least, q.shape[2])
-    return found if sampled else [stats, *found]
+    return _Sample(min(some, wanted), few)
 
 
 def replay(capture: Capture, rules: Sequence[Rule], index: int, rows: int | None = None) -> list[RowStats]:
-    """Measure one captured call under each rule. Rules that change only the scale share one pass over the keys."""
-    under = [_under(capture, rule, index) for rule in rules]
-    rescaled = [i for i, (problem, sink) in enumerate(under) if _only_rescaled(capture, problem, sink)]
-    measured = measure_at(capture, rows, [under[i][0].scale for i in rescaled]) if rescaled else []
-    found = dict(zip(rescaled, measured, strict=True))
-    for i, (problem, sink) in enumerate(under):
-        if i not in found:
-            found[i] = measure_at(replace(capture, problem=problem, sink=sink), rows, [problem.scale])[0]
-    return [found[i] for i in range(len(rules))]
+    """Measure one captured call under each rule."""
+    under, remarks = _Under(capture, rules, index), Remarks()
+    return under.complete(Wanted(capture, rows, under.scales).measured(rows), rows, remarks)
+
+
+class _Under:
+    """A captured call under rules. Rules that change only the scale, to these `scales`, share one pass over the keys."""
+
+    def __init__(self, capture: Capture, rules: Sequence[Rule], index: int) -> None:
+        self.capture, self.index = capture, index
+        self._under = [_under(capture, rule, index) for rule in rules]
+        self._rescaled = [i for i, one in enumerate(self._under) if _only_rescaled(capture, *one)]
+        self.scales = [self._under[i][0].scale for i in self._rescaled]
+
+    def complete(self, rescaled: Sequence[RowStats], rows: int | None, remarks: Remarks) -> list[RowStats]:
+        """The call under each rule, of which those at `scales` were measured."""
+        found = dict(zip(self._rescaled, rescaled, strict=True))
+        doing, total = REPLAYING.format(name=self.capture.name), self.capture.problem.q.shape[2]
+        for i, (problem, sink) in enumerate(self._under):
+            if i not in found:
+                wanted = Wanted(replace(self.capture, problem=problem, sink=sink), rows, [problem.scale])
+                (found[i],) = remarks.within_memory(doing, wanted.measured, rows, total)
+        return [found[i] for i in range(len(self._under))]
 
 
 def _only_rescaled(capture: Capture, problem: Problem, sink: Tensor | None) -> bool:
@@ -142,9 +185,10 @@ def _layer(index: int, numbers: Sequence[float]) -> WhatIfLayer:
 
 
 def _carried(factor: Factor) -> float:
-    """The number that the model multiplied into q or k: since its projection, or since it normalised them."""
+    """The number that the model multiplied into q or k: since its projection, or since it normalised them. A number that cannot
+    be told from 1 is 1."""
     number = factor.after_norm if factor.kind == "normalised" else factor.value
-    return 1.0 if number is None else number
+    return 1.0 if number is None or abs(number - 1) < ONE else number
 
 
 def _under(capture: Capture, rule: Rule, index: int) -> tuple[Problem, Tensor | None]:

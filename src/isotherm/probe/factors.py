@@ -8,6 +8,7 @@ the projection gave tells these apart. It also identifies the projection: no oth
 from collections.abc import Sequence
 from typing import Literal
 
+import torch
 from torch import Tensor
 
 from isotherm.probe.capture import Factor
@@ -63,10 +64,14 @@ class Tracer:
     def _constant(self, pairs: Sequence[Pair], enough: float) -> Match | None:
         """The projection that `used` is nearest to, times one number. A spread below `enough` ends the search."""
         shapes = tuple((pair.used.lengths[0].shape, pair.output.lengths[0].shape) for pair in pairs)
-        if shapes in self._fitted:
-            place, way = self._fitted[shapes]
+        before = [self._fitted[shapes]] if shapes in self._fitted else []
+        heads = [
+            (place, own[-1]) for place, (own, output) in enumerate(shapes) if own == output
+        ]  # one block for each head
+        for place, way in before or [(place, torch.arange(count).unsqueeze(0)) for place, count in heads]:
             match = measured(pairs[place], way, one_number)
             if match.spread < enough:
+                self._fitted[shapes] = place, way
                 return match
         found = min(matches(pairs, one_number, enough), key=lambda match: match.spread, default=None)
         if found is not None and found.spread < enough:

@@ -9,7 +9,7 @@ from torch import Tensor
 DEEPEST = 6
 """How many containers within one another are looked into."""
 
-SUMMED = (torch.float16, torch.bfloat16, torch.float32)
+FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 
 
 def is_finite(value: Any, depth: int = 0) -> bool:
@@ -22,12 +22,11 @@ def is_finite(value: Any, depth: int = 0) -> bool:
     return all(is_finite(part, depth + 1) for part in parts)
 
 
-def total_of(tensor: Tensor) -> Tensor | None:
-    """A number on a GPU that is finite only if all numbers of the tensor are, for reading later; None elsewhere. Half and
-    single precision cannot overflow it."""
+def largest_of(tensor: Tensor) -> Tensor | None:
+    """The largest magnitude in a tensor on a GPU, for reading later: it is finite only if all numbers are. None elsewhere."""
     if not tensor.is_cuda or tensor.is_nested or tensor.layout is not torch.strided or not tensor.numel():
         return None
-    return tensor.detach().sum(dtype=torch.float64) if tensor.dtype in SUMMED else None
+    return torch.linalg.vector_norm(tensor.detach(), torch.inf).double() if tensor.dtype in FLOATS else None
 
 
 def _is_finite(tensor: Tensor) -> bool:

@@ -13,7 +13,7 @@ from isotherm.language import Text
 from isotherm.ops import Problem, Visibility
 from isotherm.probe.capture import Capture, Kept
 from isotherm.probe.factors import UNTRACED, Tracer
-from isotherm.probe.finite import is_finite, total_of
+from isotherm.probe.finite import is_finite, largest_of
 from isotherm.probe.frames import Frame, Frames
 from isotherm.probe.keep import Keeper, storage_of
 from isotherm.probe.kinds import Ancestry, kind_of
@@ -120,7 +120,7 @@ class Session:
         self.frames = Frames(model, self.keeper)
         self._sampler, self._tracer = Sampler(), Tracer()
         self._open: dict[int, Open] = {}
-        self._sums: list[tuple[str, int, Tensor]] = []
+        self._largest: list[tuple[str, int, Tensor]] = []
         self.masks = Masks()
         self.opened_in: tuple[Frame, ...] = ()
         self.may_compile = False
@@ -276,10 +276,10 @@ class Session:
         for place, one in waiting.items():
             kept = self._kept[place]
             kept.capture = self.seen.captures[place] = self._traced(kept.capture, one)
-        sums, self._sums = self._sums, []
-        if sums and self.seen.not_finite is None:
-            finite = torch.stack([total.to(sums[0][2].device) for _, _, total in sums]).isfinite().tolist()
-            broken = [(name, place) for (name, place, _), fine in zip(sums, finite, strict=True) if not fine]
+        found, self._largest = self._largest, []
+        if found and self.seen.not_finite is None:
+            finite = torch.stack([one.to(found[0][2].device) for _, _, one in found]).isfinite().tolist()
+            broken = [(name, place) for (name, place, _), fine in zip(found, finite, strict=True) if not fine]
             if broken:
                 name, place = broken[0]
                 self.seen.not_finite = NotFinite(name, place if place >= 0 else None)
@@ -321,7 +321,7 @@ class Session:
             del self.seen.captures[index], self._kept[index]
         stay = [place for place in range(len(self._kept) + len(indices)) if place not in indices]
         self._open = {new: self._open[old] for new, old in enumerate(stay) if old in self._open}
-        self._sums = [(name, sum(old <= place for old in stay) - 1, total) for name, place, total in self._sums]
+        self._largest = [(name, sum(old <= place for old in stay) - 1, one) for name, place, one in self._largest]
         met = self.seen.not_finite
         if met is not None and met.capture is not None:
             left = met.capture - sum(index <= met.capture for index in indices)
@@ -397,9 +397,9 @@ class Session:
         output = result[0] if isinstance(result, (tuple, list)) and result else result
         if not isinstance(output, Tensor):
             return
-        total = None if self.at_once else total_of(output)
-        if total is not None:
-            self._sums.append((frame.name, len(self.seen.captures) - 1, total))
+        largest = None if self.at_once else largest_of(output)
+        if largest is not None:
+            self._largest.append((frame.name, len(self.seen.captures) - 1, largest))
         elif not is_finite(output):
             self.seen.not_finite = NotFinite(frame.name, len(self.seen.captures) - 1)
 
