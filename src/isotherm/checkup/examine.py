@@ -20,6 +20,7 @@ from isotherm.checkup.findings import about_output, findings, gravest_first, nam
 from isotherm.checkup.implementations import compare_implementations
 from isotherm.checkup.layers import layers_of
 from isotherm.checkup.loading.loaded import Progress
+from isotherm.checkup.looking import How
 from isotherm.checkup.measure import Batch, Look, look, measured_heads
 from isotherm.checkup.memory import Remarks
 from isotherm.checkup.outliers import with_outliers
@@ -55,10 +56,11 @@ def examine(
     started = time.perf_counter()
     progress(Text("one forward under the probe", "在探针下前向一次"), 0.0)
     remarks = Remarks()
-    looked = look(model, batch, rows, remarks, detail=detail)
+    how = How(rows, detail, remarks, progress)
+    looked = look(model, batch, how)
     captures = looked.captures
     yours.check([capture.name for capture in captures])
-    measured, heads = measured_heads(looked, rows, remarks, progress, detail=detail)
+    measured, heads = measured_heads(looked, how)
     subject = subject_of(model, batch, source, captures)
     layers = layers_of(model, captures, heads, yours=yours)
     layers, about_scales = judged_scales(model, batch, layers)

@@ -12,8 +12,8 @@ from torch import Tensor, nn
 
 from isotherm.checkup.fetch import fetched
 from isotherm.checkup.layers import layers_of
+from isotherm.checkup.looking import How
 from isotherm.checkup.measure import Batch, look, measured_heads
-from isotherm.checkup.memory import Remarks
 from isotherm.checkup.piece import ENTRIES, OF_A_PIECE, entries, piece_of
 from isotherm.checkup.thresholds import SAME_STATISTICS
 from isotherm.checkup.wrappers import with_implementations
@@ -89,9 +89,9 @@ def _said(error: Exception) -> str:
 
 
 def _measured(model: nn.Module, batch: Batch, rows: int | None) -> Seen:
-    remarks = Remarks()
-    looked = look(model, batch, rows, remarks)
-    return looked.captures, layers_of(model, looked.captures, measured_heads(looked, rows, remarks)[1])
+    how = How(rows)
+    looked = look(model, batch, how)
+    return looked.captures, layers_of(model, looked.captures, measured_heads(looked, how)[1])
 
 
 def inherited(one: Sequence[Capture], other: Sequence[Capture], layers: Sequence[Layer]) -> list[float]:

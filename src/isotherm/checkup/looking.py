@@ -2,13 +2,14 @@
 together: a sample of the queries is kept, and the keys, in the host's memory once they take too much of the device's."""
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from isotherm.checkup.heads import HeadTable, head_tables
+from isotherm.checkup.loading.loaded import Progress, nobody
 from isotherm.checkup.memory import Remarks
 from isotherm.checkup.rows import measure, spread_rows
 from isotherm.language import Text
@@ -29,6 +30,16 @@ SHARE = 2
 MEASURING = Text("measuring {name}", "测量 {name}")
 
 
+@dataclass(frozen=True)
+class How:
+    """How calls are measured: `rows` of each head, with `detail` for the record, telling `progress` and making `remarks`."""
+
+    rows: int | None = None
+    detail: bool = False
+    remarks: Remarks = field(default_factory=Remarks)
+    progress: Progress = nobody
+
+
 @dataclass(frozen=True, eq=False)
 class Taken:
     """What was measured of a call while the model ran: statistics of all its rows, or of some, and the numbers of its heads
@@ -42,11 +53,9 @@ class Taken:
 class CheckSession(Session):
     """Follows the forward of a check-up. `taken` are the calls that were measured, by the place of their capture."""
 
-    def __init__(
-        self, model: nn.Module, closely: Iterable[str], rows: int | None, remarks: Remarks, *, detail: bool
-    ) -> None:
+    def __init__(self, model: nn.Module, closely: Iterable[str], how: "How") -> None:
         super().__init__(model, frozenset(closely))
-        self._rows, self._detail, self._remarks = rows, detail, remarks
+        self._how = how
         self._waiting: list[Kept] = []
         self._measured: list[tuple[Kept, Taken]] = []
         self._room: int | None = None
@@ -84,9 +93,10 @@ class CheckSession(Session):
             self.resolve()  # a mask may say which queries are padding
         capture = kept.capture
         total = capture.problem.q.shape[2]
-        doing = MEASURING.format(name=capture.name)
-        stats = self._remarks.within_memory(doing, lambda rows: measure(capture, rows), self._rows, total)
-        (table,) = head_tables([stats], detail=self._detail)
+        doing, how = MEASURING.format(name=capture.name), self._how
+        how.progress(doing, 0.1)
+        stats = how.remarks.within_memory(doing, lambda rows: measure(capture, rows), how.rows, total)
+        (table,) = head_tables([stats], detail=how.detail)
         self._measured.append((kept, Taken(_thinned(stats), table, capture.padded)))
         place = next(place for place, one in enumerate(self._kept) if one is kept)
         kept.capture = self.seen.captures[place] = self._sampled(capture)

@@ -10,9 +10,7 @@ from torch import Tensor, nn
 
 from isotherm.checkup.heads import Heads, head_tables, read_heads
 from isotherm.checkup.inputs import across_pictures
-from isotherm.checkup.loading.loaded import Progress, nobody
-from isotherm.checkup.looking import MEASURING, CheckSession, Taken
-from isotherm.checkup.memory import Remarks
+from isotherm.checkup.looking import MEASURING, CheckSession, How, Taken
 from isotherm.checkup.padding import with_padding
 from isotherm.checkup.rows import without_padding
 from isotherm.checkup.together import Wanted, measure_together
@@ -40,15 +38,12 @@ class Look(NamedTuple):
     taken: Mapping[int, Taken] = {}
 
 
-def look(
-    model: nn.Module, batch: Batch, rows: int | None = None, remarks: Remarks | None = None, *, detail: bool = False
-) -> Look:
+def look(model: nn.Module, batch: Batch, how: How = How()) -> Look:  # noqa: B008, it is frozen
     """Run one forward under the probe, and a second one if there is something to look at more closely. The caller's grad mode
-    is kept, and no capture holds on to the graph. `rows`, `detail` and `remarks` are about calls that are measured at once."""
+    is kept, and no capture holds on to the graph. `how` is about calls that are measured at once."""
 
     def follow_through(closely: Sequence[str]) -> tuple[CheckSession, Any, float]:
-        session = CheckSession(model, closely, rows, Remarks() if remarks is None else remarks, detail=detail)
-        return _look(session, batch)
+        return _look(CheckSession(model, closely, how), batch)
 
     session, output, seconds = follow_through(())
     if session.seen.suspects:
@@ -95,22 +90,20 @@ def call(model: nn.Module, batch: Batch) -> Any:
     return model(*(copy.copy(value) if isinstance(value, Mapping) else value for value in batch))
 
 
-def measured_heads(
-    looked: Look, rows: int | None, remarks: Remarks, progress: Progress = nobody, *, detail: bool = False
-) -> tuple[list[RowStats], list[Heads]]:
+def measured_heads(looked: Look, how: How) -> tuple[list[RowStats], list[Heads]]:
     """The row statistics of every captured call, and its heads. What was measured while the model ran is not measured again."""
     captures, taken = looked.captures, looked.taken
     new = [index for index in range(len(captures)) if index not in taken]
-    wanted = [Wanted(captures[index], rows, [captures[index].problem.scale]) for index in new]
+    wanted = [Wanted(captures[index], how.rows, [captures[index].problem.scale]) for index in new]
 
     def tell(what: Text, number: int) -> None:
-        progress(what, 0.1 + 0.4 * new[number] / len(captures))
+        how.progress(what, 0.1 + 0.4 * new[number] / len(captures))
 
-    stats = {new[number]: one for number, (one,) in measure_together(wanted, MEASURING, remarks, tell)}
+    stats = {new[number]: one for number, (one,) in measure_together(wanted, MEASURING, how.remarks, tell)}
     late = [index for index, one in taken.items() if one.padded is not captures[index].padded]
     stats |= {index: without_padding(taken[index].stats, captures[index].padded) for index in late}
     measured = [stats[index] if index in stats else taken[index].stats for index in range(len(captures))]
     fresh = sorted(stats)
-    found = dict(zip(fresh, head_tables([measured[index] for index in fresh], detail=detail), strict=True))
+    found = dict(zip(fresh, head_tables([measured[index] for index in fresh], detail=how.detail), strict=True))
     tables = [found[index] if index in found else taken[index].heads for index in range(len(captures))]
     return measured, read_heads(tables)
