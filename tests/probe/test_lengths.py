@@ -274,7 +274,7 @@ def test_of_two_norms_the_one_that_shares_memory_wins(order: tuple[int, int]):
     ]
     factor, source = trace(norms[1].output, [frame(*projections, *(norms[i] for i in order))])
     assert factor == Factor(None, "normalised", "w1", pytest.approx(1.0))
-    assert source == projections[1].about()
+    assert source == projections[1].about
 
 
 def test_a_norm_whose_projection_was_not_seen_is_named_itself():

@@ -11,7 +11,7 @@ Factor 1 is the model as it is. Masks, biases, soft caps and sinks stay as they 
   slope of its own, there is no such point.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import pairwise
@@ -35,6 +35,8 @@ from isotherm.theory import freezing_threshold
 FACTORS = tuple(2.0 ** (step / 2) for step in range(-8, 9))
 ROWS, ROWS_ON_GPU = 32, 256
 """Most rows of a head and sequence that a curve is taken from."""
+AT_ONCE = 1 << 22
+"""How many rows at all factors are summarised together."""
 DIGITS = 4
 DRAWING = Text("drawing the temperature curve of {name}", "绘制 {name} 的温度曲线")
 
@@ -43,11 +45,9 @@ Numbers = Sequence[float | None]
 
 @dataclass(frozen=True, eq=False)
 class CurveTable:
-    """What a layer's curves are made of, still on its device: medians over the rows [factors, numbers], the counts of rows that
-    were seen and that there are, and the layer."""
+    """What a layer's curves are made of, still on its device: medians over the rows [factors, numbers], and the numbers of rows
+    that were seen, and that there are."""
 
-    layer: Layer
-    problem: Problem
     medians: Tensor
     counts: Tensor
 
@@ -61,12 +61,29 @@ def with_curves(
 ) -> tuple[Layer, ...]:
     """Add each layer's curves, from some of its measured rows; of a call without `measured`, from some of the rows that were
     kept. There are none where no row sees a key, and where the logits have no scale to multiply."""
+    tables: dict[int, CurveTable] = {}
+    waiting: dict[int, list[RowStats]] = {}
+    for number, found in _at_factors(captures, measured, remarks, tell):
+        waiting[number] = found
+        if sum(stats[0].rest.numel() for stats in waiting.values()) * len(FACTORS) > AT_ONCE:
+            tables |= _tables(waiting, captures, measured)
+            waiting = {}
+    tables |= _tables(waiting, captures, measured)
+    numbers = fetched([part for table in tables.values() for part in (table.medians, table.counts)])
+    read = dict(zip(tables, zip(numbers[::2], numbers[1::2], strict=True), strict=True))
+    curves = {i: _curves(layers[i], captures[i].problem, *parts) for i, parts in read.items()}
+    return tuple(replace(layer, curve=curves.get(number)) for number, layer in enumerate(layers))
+
+
+def _at_factors(
+    captures: Sequence[Capture], measured: Sequence[RowStats | None], remarks: Remarks, tell: Tell
+) -> Iterator[tuple[int, list[RowStats]]]:
+    """The number of each call that has curves, and its statistics at each factor."""
     most = [ROWS_ON_GPU if capture.problem.q.is_cuda else ROWS for capture in captures]
     kept = [i for i, capture in enumerate(captures) if capture.affine and measured[i] is None]
     wanted = [Wanted(captures[i], most[i], _scales(captures[i])) for i in kept]
-    tables: dict[int, CurveTable] = {}
     for place, found in measure_together(wanted, DRAWING, remarks, lambda what, i: tell(what, kept[i])):
-        tables[kept[place]] = _table(layers[kept[place]], captures[kept[place]], None, found)
+        yield kept[place], found
     for number, (capture, stats) in enumerate(zip(captures, measured, strict=True)):
         if capture.affine and stats is not None:
             doing = DRAWING.format(name=capture.name)
@@ -74,36 +91,54 @@ def with_curves(
             work = partial(_of_measured, capture, stats)
             found = remarks.within_memory(doing, work, most[number], most[number])
             if found:
-                tables[number] = _table(layers[number], capture, stats, found)
-    numbers = fetched([part for table in tables.values() for part in (table.medians, table.counts)])
-    read = zip(tables, zip(numbers[::2], numbers[1::2], strict=True), strict=True)
-    curves = {number: _curves(tables[number], *parts) for number, parts in read}
-    return tuple(replace(layer, curve=curves.get(number)) for number, layer in enumerate(layers))
+                yield number, found
 
 
-def _table(layer: Layer, capture: Capture, measured: RowStats | None, found: list[RowStats]) -> CurveTable:
-    """What the curves are made of, from statistics at each factor."""
-    stats = RowStats.cat(found, 1)
-    gate, fraction = stats.jacobian_trace, stats.entropy_fraction
-    by_head = _medians(torch.stack([gate, fraction, stats.logit_std]))
-    medians = torch.cat([_over_heads(gate), _over_heads(fraction), by_head], 1)
-    seen = (~stats.empty).any(1).sum()
-    total = _rows_of(capture) if measured is None else measured.rest.shape[0] * (measured.total_rows or 0)
-    every = torch.full_like(seen, total) if total else (~measured.empty).any(1).sum()  # type: ignore[union-attr]
-    return CurveTable(layer, capture.problem, medians, torch.stack([seen, every]))
+def _tables(
+    found: dict[int, list[RowStats]], captures: Sequence[Capture], measured: Sequence[RowStats | None]
+) -> dict[int, CurveTable]:
+    """What the curves are made of, from statistics at each factor; for layers of one shape at once."""
+    tables: dict[int, CurveTable] = {}
+    groups: dict[object, list[int]] = {}
+    for number, at in found.items():
+        groups.setdefault((at[0].rest.shape, at[0].rest.device, at[0].outcomes_beyond_keys), []).append(number)
+    for same in groups.values():
+        stats = RowStats.cat([at for number in same for at in found[number]], 1)
+        values = torch.stack(
+            [stats.jacobian_trace, stats.entropy_fraction, stats.logit_std]
+        )  # [3, B, layers·factors·H, R]
+        by_factor = values.unflatten(2, (len(same) * len(FACTORS), -1)).movedim(2, 0)  # [layers·factors, 3, B, H, R]
+        whole = nearest(by_factor[:, :2].flatten(2), 0.5)
+        of_heads = median_of(by_factor.transpose(2, 3).flatten(3)).flatten(1)
+        parts = torch.cat([whole, of_heads], 1).split(len(FACTORS))
+        seen = (~stats.empty).unflatten(1, (len(same), -1)).any(2).sum((0, 2))
+        counts = [_rows_of(captures[number], measured[number], seen) for number in same]
+        rows = zip(seen, counts, strict=True)
+        tables |= zip(
+            same, (CurveTable(part, torch.stack(two)) for part, two in zip(parts, rows, strict=True)), strict=True
+        )
+    return tables
 
 
-def _curves(table: CurveTable, medians: Tensor, counts: Tensor) -> LayerCurve | None:
+def _rows_of(capture: Capture, measured: RowStats | None, like: Tensor) -> Tensor:
+    """How many rows a call has."""
+    if measured is not None and measured.total_rows is None:
+        return (~measured.empty).any(1).sum()
+    total = capture.queries if measured is None else measured.total_rows or 0
+    return torch.full((), capture.problem.q.shape[0] * total, dtype=like.dtype, device=like.device)
+
+
+def _curves(layer: Layer, problem: Problem, medians: Tensor, counts: Tensor) -> LayerCurve | None:
     """A layer's curves from the numbers of its table. None if no row saw a key."""
     seen, total = (int(count) for count in counts.tolist())
     if not seen:
         return None
-    layer, heads = table.layer, (medians.shape[1] - 2) // 3
+    heads = (medians.shape[1] - 2) // 3
     columns, spreads = medians.T[: 2 + 2 * heads], finite_rows(medians.T[2 + 2 * heads :])
     gate, entropy, *by_head = rounded_rows(columns, DIGITS)
     gates, entropies = by_head[:heads], by_head[heads:]
     sigmas = [head.logit_std for head in layer.head_stats]
-    curve = partial(_curve, table.problem, layer.keys)
+    curve = partial(_curve, problem, layer.keys)
     whole = curve(gate, entropy, [_middle(at) for at in zip(*spreads, strict=True)], _middle(sigmas))
     return LayerCurve(
         **vars(whole),
@@ -155,10 +190,6 @@ def _scales(capture: Capture) -> list[float]:
     return [capture.problem.scale * factor for factor in FACTORS]
 
 
-def _rows_of(capture: Capture) -> int:
-    return capture.problem.q.shape[0] * capture.queries
-
-
 def _of_measured(capture: Capture, measured: RowStats, most: int | None) -> list[RowStats]:
     """Statistics at each factor of up to `most` measured rows, spread evenly over those in which some head sees a key. Rows
     that were left out of `measured`, such as padding, are left out here."""
@@ -171,18 +202,6 @@ def _of_measured(capture: Capture, measured: RowStats, most: int | None) -> list
     real = ~measured.empty[:, :, known]
     found = measure_rows(capture, rows, _scales(capture))
     return [replace(at, moments=Moments(at.moments.count * real, at.moments.mean, at.moments.m2)) for at in found]
-
-
-def _medians(values: Tensor) -> Tensor:
-    """[factors, 3 · heads] medians over the rows, of three statistics [3, B, factors · heads, R]."""
-    flat = values.transpose(1, 2).flatten(2)
-    return median_of(flat).unflatten(1, (len(FACTORS), -1)).transpose(0, 1).flatten(1)
-
-
-def _over_heads(values: Tensor) -> Tensor:
-    """At each factor [factors, 1] the median over all heads and rows, from values [B, factors · head, R]."""
-    flat = values.unflatten(1, (len(FACTORS), -1)).movedim(1, 0).flatten(1)
-    return nearest(flat, 0.5).unsqueeze(1)
 
 
 def _middle(values: Numbers) -> float | None:

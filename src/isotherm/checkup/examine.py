@@ -20,7 +20,7 @@ from isotherm.checkup.findings import about_output, findings, gravest_first, nam
 from isotherm.checkup.implementations import compare_implementations
 from isotherm.checkup.layers import layers_of
 from isotherm.checkup.loading.loaded import Progress
-from isotherm.checkup.looking import How
+from isotherm.checkup.looking import HowMeasured
 from isotherm.checkup.measure import Batch, Look, look, measured_heads
 from isotherm.checkup.memory import Remarks
 from isotherm.checkup.outliers import with_outliers
@@ -55,9 +55,8 @@ def examine(
     rules, yours = check_rules(what_if), read_declared(declared)  # a misspelt rule fails before the work, not after it
     started = time.perf_counter()
     progress(Text("one forward under the probe", "在探针下前向一次"), 0.0)
-    remarks = Remarks()
-    how = How(rows, detail, remarks, progress)
-    looked = look(model, batch, how)
+    how = HowMeasured(rows, detail, progress=progress)
+    looked, remarks = look(model, batch, how), how.remarks
     captures = looked.captures
     yours.check([capture.name for capture in captures])
     measured, heads = measured_heads(looked, how)
@@ -73,8 +72,7 @@ def examine(
     advisor = Advisor(model, batch, rows, captures, layers, remarks)
     layers, found = advised(advisor, captures, layers, found, products, untrained=subject.at_initialisation)
     under_rules = _what_if(looked, measured, rules, rows, remarks, progress)
-    if detail:
-        layers = _with_curves(layers, looked, measured, remarks, progress)
+    layers = _with_curves(layers, looked, measured, remarks, progress) if detail else layers
     record = CheckRecord(
         schema=SCHEMA,
         created=datetime.now(UTC).isoformat(timespec="seconds"),

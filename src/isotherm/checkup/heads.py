@@ -39,7 +39,7 @@ class HeadTable:
     total: int | None
 
 
-class Heads(NamedTuple):
+class LayerHeads(NamedTuple):
     """The heads of a layer, and the largest number of visible keys that a row had."""
 
     records: tuple[HeadStats, ...]
@@ -62,14 +62,16 @@ def head_tables(layers: Sequence[RowStats], *, detail: bool) -> list[HeadTable]:
     return [made[index] for index in range(len(layers))]
 
 
-def read_heads(tables: Sequence[HeadTable]) -> list[Heads]:
+def read_heads(tables: Sequence[HeadTable]) -> list[LayerHeads]:
     """The heads of each layer, read at once."""
     found = []
     for table, numbers in zip(tables, fetched([table.numbers for table in tables]), strict=True):
         keys = int(numbers[:, COLUMNS.index("keys")].amax()) if len(numbers) else 0
         plain, details = finite_rows(numbers[:, : len(COLUMNS)]), _detail(numbers[:, len(COLUMNS) :])
         both = enumerate(zip(plain, details, strict=True))
-        found.append(Heads(tuple(_record(number, row, detail, table, keys) for number, (row, detail) in both), keys))
+        found.append(
+            LayerHeads(tuple(_record(number, row, detail, table, keys) for number, (row, detail) in both), keys)
+        )
     return found
 
 

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from isotherm.checkup.fetch import fetched
 from isotherm.checkup.layers import layers_of
-from isotherm.checkup.looking import How
+from isotherm.checkup.looking import HowMeasured
 from isotherm.checkup.measure import Batch, look, measured_heads
 from isotherm.checkup.piece import ENTRIES, OF_A_PIECE, entries, piece_of
 from isotherm.checkup.thresholds import SAME_STATISTICS
@@ -89,7 +89,7 @@ def _said(error: Exception) -> str:
 
 
 def _measured(model: nn.Module, batch: Batch, rows: int | None) -> Seen:
-    how = How(rows)
+    how = HowMeasured(rows)
     looked = look(model, batch, how)
     return looked.captures, layers_of(model, looked.captures, measured_heads(looked, how)[1])
 

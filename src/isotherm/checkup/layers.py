@@ -8,7 +8,7 @@ from torch import nn
 from isotherm.checkup.audit import audit
 from isotherm.checkup.declarations import Declarations
 from isotherm.checkup.declare import CONVENTION, Declared, LayerPlace, declared
-from isotherm.checkup.heads import Heads
+from isotherm.checkup.heads import LayerHeads
 from isotherm.language import Text
 from isotherm.probe import Capture
 from isotherm.probe.members import modules_of
@@ -24,7 +24,7 @@ NO_CONVENTION = Text(
 def layers_of(
     model: nn.Module,
     captures: list[Capture],
-    heads: Sequence[Heads],
+    heads: Sequence[LayerHeads],
     *,
     yours: Declarations = Declarations(),  # noqa: B008, it is frozen
 ) -> tuple[Layer, ...]:

@@ -16,7 +16,8 @@ from isotherm.language import Text
 from isotherm.probe import Capture
 from isotherm.probe.capture import Kept
 from isotherm.probe.keep import storage_of
-from isotherm.probe.session import Open, Session
+from isotherm.probe.later import Unknown
+from isotherm.probe.session import Session
 from isotherm.stats import RowStats
 
 MANY = 1 << 16
@@ -31,7 +32,7 @@ MEASURING = Text("measuring {name}", "测量 {name}")
 
 
 @dataclass(frozen=True)
-class How:
+class HowMeasured:
     """How calls are measured: `rows` of each head, with `detail` for the record, telling `progress` and making `remarks`."""
 
     rows: int | None = None
@@ -53,7 +54,7 @@ class Taken:
 class CheckSession(Session):
     """Follows the forward of a check-up. `taken` are the calls that were measured, by the place of their capture."""
 
-    def __init__(self, model: nn.Module, closely: Iterable[str], how: "How") -> None:
+    def __init__(self, model: nn.Module, closely: Iterable[str], how: "HowMeasured") -> None:
         super().__init__(model, frozenset(closely))
         self._how = how
         self._waiting: list[Kept] = []
@@ -66,7 +67,7 @@ class CheckSession(Session):
         places = {id(kept): place for place, kept in enumerate(self._kept)}
         return {places[id(kept)]: taken for kept, taken in self._measured if id(kept) in places}
 
-    def add(self, capture: Capture, unknown: Open | None = None) -> None:
+    def add(self, capture: Capture, unknown: Unknown | None = None) -> None:
         """Keep a capture."""
         super().add(capture, unknown)
         if is_measured_at_once(capture):

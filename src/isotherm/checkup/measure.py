@@ -8,9 +8,9 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from isotherm.checkup.heads import Heads, head_tables, read_heads
+from isotherm.checkup.heads import LayerHeads, head_tables, read_heads
 from isotherm.checkup.inputs import across_pictures
-from isotherm.checkup.looking import MEASURING, CheckSession, How, Taken
+from isotherm.checkup.looking import MEASURING, CheckSession, HowMeasured, Taken
 from isotherm.checkup.padding import with_padding
 from isotherm.checkup.rows import without_padding
 from isotherm.checkup.together import Wanted, measure_together
@@ -38,7 +38,7 @@ class Look(NamedTuple):
     taken: Mapping[int, Taken] = {}
 
 
-def look(model: nn.Module, batch: Batch, how: How = How()) -> Look:  # noqa: B008, it is frozen
+def look(model: nn.Module, batch: Batch, how: HowMeasured = HowMeasured()) -> Look:  # noqa: B008, it is frozen
     """Run one forward under the probe, and a second one if there is something to look at more closely. The caller's grad mode
     is kept, and no capture holds on to the graph. `how` is about calls that are measured at once."""
 
@@ -90,7 +90,7 @@ def call(model: nn.Module, batch: Batch) -> Any:
     return model(*(copy.copy(value) if isinstance(value, Mapping) else value for value in batch))
 
 
-def measured_heads(looked: Look, how: How) -> tuple[list[RowStats], list[Heads]]:
+def measured_heads(looked: Look, how: HowMeasured) -> tuple[list[RowStats], list[LayerHeads]]:
     """The row statistics of every captured call, and its heads. What was measured while the model ran is not measured again."""
     captures, taken = looked.captures, looked.taken
     new = [index for index in range(len(captures)) if index not in taken]

@@ -98,7 +98,7 @@ def outliers(model: nn.Module, captures: Sequence[Capture], layers: Sequence[Lay
 
 
 @dataclass(frozen=True, eq=False)
-class Side:
+class SideSizes:
     """q or k of a layer: the projection that it comes from, whether the rows of its weight are known to be the heads, and what
     is to be read, on its device: lengths of each head's vectors, then sizes of each head's weights if `by_head`, then the size
     of the whole weight if q and k come from one."""
@@ -110,7 +110,7 @@ class Side:
     sizes: tuple[Tensor, ...]
 
 
-def _sides(model: nn.Module, capture: Capture, layer: Layer) -> tuple[Side, Side]:
+def _sides(model: nn.Module, capture: Capture, layer: Layer) -> tuple[SideSizes, SideSizes]:
     problem, (q, k) = capture.problem, (capture.q_factor, capture.k_factor)
     one = q.source == k.source
     return (
@@ -121,7 +121,7 @@ def _sides(model: nn.Module, capture: Capture, layer: Layer) -> tuple[Side, Side
 
 def _side(
     projection: Projection, layer: Layer, which: Literal["q", "k"], vectors: Tensor, factor: Factor, *, whole: bool
-) -> Side:
+) -> SideSizes:
     (module, weight), heads = projection, vectors.shape[1]
     by_head = weight is not None and isinstance(module, nn.Linear) and weight.shape[0] == heads * layer.head_dim
     sizes = [_rms(_some(vectors), (0, 2, 3))]
@@ -130,10 +130,10 @@ def _side(
         sizes.append(_rms(rows[:, :: max(1, layer.head_dim // ROWS), :: max(1, weight.shape[1] // COLUMNS)], (1, 2)))
     if weight is not None and whole:
         sizes.append(_rms(weight, (0, 1)))
-    return Side(which, factor, weight, by_head, tuple(sizes))
+    return SideSizes(which, factor, weight, by_head, tuple(sizes))
 
 
-def _sizes(layer: Layer, sides: tuple[Side, Side], read: Sequence[Sequence[list[float]]]) -> Iterator[Sized]:
+def _sizes(layer: Layer, sides: tuple[SideSizes, SideSizes], read: Sequence[Sequence[list[float]]]) -> Iterator[Sized]:
     """All that is compared of one layer. `read` are the sizes of both sides."""
     (own, other), (of_q, of_k) = sides, read
     yield from _of_side(own, layer, of_q)
@@ -147,7 +147,7 @@ def _sizes(layer: Layer, sides: tuple[Side, Side], read: Sequence[Sequence[list[
         yield Sized(layer, None, "k", VECTORS, source, k / q, whole, shape)
 
 
-def _of_side(side: Side, layer: Layer, read: Sequence[list[float]]) -> Iterator[Sized]:
+def _of_side(side: SideSizes, layer: Layer, read: Sequence[list[float]]) -> Iterator[Sized]:
     """What is compared of q or k alone."""
     which, factor, vectors = side.which, side.factor, read[0]
     spreads, group = [head.logit_std for head in layer.head_stats], layer.heads // len(vectors)

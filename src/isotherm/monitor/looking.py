@@ -15,7 +15,8 @@ from isotherm.checkup.rows import statistics
 from isotherm.checkup.thresholds import SATURATED
 from isotherm.ops import Problem
 from isotherm.probe.capture import Capture, Factor, Kept
-from isotherm.probe.session import Call, Open, Session
+from isotherm.probe.later import Unknown
+from isotherm.probe.session import Call, Session
 from isotherm.stats import RowStats
 
 SUMS = ("rows", "valid", "fractions", "logit_std", "entropy", "gate", "saturated", "invalid")
@@ -115,7 +116,7 @@ class TrainingSession(Session):
                 self._measured[-1].squares[name].append(_squares(tensor))
         return True
 
-    def add(self, capture: Capture, unknown: Open | None = None) -> None:
+    def add(self, capture: Capture, unknown: Unknown | None = None) -> None:
         """Measure the call now."""
         super().add(capture, unknown)
         capture = self.seen.captures[-1]

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from isotherm.probe.capture import Factor
-from isotherm.probe.frames import Made
+from isotherm.probe.frames import Recorded
 from isotherm.probe.lengths import (
     ENOUGH,
     Match,
@@ -23,10 +23,10 @@ from isotherm.probe.lengths import (
     one_number,
     same_length,
 )
-from isotherm.probe.sampled import Beside, Pair, Sample, lengths
+from isotherm.probe.sampled import Beside, Candidate, Sample, lengths
 
 UNTRACED = Factor(None, "untraced")
-Traced = tuple[Factor, Made | None]
+Traced = tuple[Factor, Recorded | None]
 
 
 class Tracer:
@@ -61,7 +61,7 @@ class Tracer:
             )
         )
 
-    def _constant(self, pairs: Sequence[Pair], enough: float) -> Match | None:
+    def _constant(self, pairs: Sequence[Candidate], enough: float) -> Match | None:
         """The projection that `used` is nearest to, times one number. A spread below `enough` ends the search."""
         shapes = tuple((pair.used.lengths[0].shape, pair.output.lengths[0].shape) for pair in pairs)
         before = [self._fitted[shapes]] if shapes in self._fitted else []
@@ -83,7 +83,7 @@ def _found(match: Match, value: float | None, kind: Literal["constant", "per-que
     return Factor(value, kind, match.record.name, layout=match.layout, parts=match.record.parts)
 
 
-def _normalised(sample: Sample, norms: Sequence[Pair], beside: Beside) -> Traced | None:
+def _normalised(sample: Sample, norms: Sequence[Candidate], beside: Beside) -> Traced | None:
     """q or k is the output of a recorded normalisation, possibly times one number or one number per position."""
 
     def order(match: Match) -> tuple[bool, float]:
@@ -99,7 +99,7 @@ def _normalised(sample: Sample, norms: Sequence[Pair], beside: Beside) -> Traced
     return None
 
 
-def _per_query(pairs: Sequence[Pair], tolerance: float) -> Traced | None:
+def _per_query(pairs: Sequence[Candidate], tolerance: float) -> Traced | None:
     """q or k is a projection times one number per position. A normalisation over all heads together also gives one number
     per token, but these numbers do not all rise, or all fall, along the sequence."""
     found = min(matches(pairs, by_position), key=lambda match: match.spread, default=None)

@@ -29,7 +29,7 @@ def _matches(pattern: re.Pattern[str], class_name: str) -> bool:
 
 
 @dataclass(frozen=True)
-class Made:
+class Recorded:
     """What is known of a projection or a norm without its tensors: `made` is the memory its output was written to, `given` that
     of its input, `width` its number of features."""
 
@@ -54,9 +54,10 @@ class Record:
     parts: tuple[Part, ...] = ()
     samples: dict[tuple[int, ...], Any] = field(default_factory=dict)
 
-    def about(self) -> Made:
+    @functools.cached_property
+    def about(self) -> Recorded:
         """The record without its tensors."""
-        return Made(self.name, self.kind, self.made, self.given, self.parts, self.output.shape[-1])
+        return Recorded(self.name, self.kind, self.made, self.given, self.parts, self.output.shape[-1])
 
     @property
     def given(self) -> int | None:

@@ -9,13 +9,13 @@ from torch import Tensor, nn
 
 from isotherm.ops import Problem
 from isotherm.probe.capture import Capture
-from isotherm.probe.frames import Frame, Made
+from isotherm.probe.frames import Frame, Recorded
 from isotherm.probe.keep import storage_of
 from isotherm.record import Kind
 
 CROSS = re.compile(r"cross|enc_?dec|encoder_att|multihead_attn|src_att", re.IGNORECASE)
 CHANNEL = re.compile(r"XCA|cross_?covariance|channel_?att", re.IGNORECASE)
-Sources = tuple[Made | None, Made | None]
+Sources = tuple[Recorded | None, Recorded | None]
 """The projections that q and k came from."""
 
 
@@ -42,7 +42,7 @@ class Ancestry:
     """What the projections and norms that the frames have recorded were given."""
 
     def __init__(self, frames: list[Frame]) -> None:
-        self._made_by = {record.made: record.about() for frame in frames for record in frame.records}
+        self._made_by = {record.made: record.about for frame in frames for record in frame.records}
 
     def are_one(self, sources: Sources) -> bool:
         """Whether q and k are known to be projections of one tensor."""
@@ -64,7 +64,7 @@ class Ancestry:
         return "self" if queries == 1 or q_latent or k_latent or q_root == k_root else "cross"
 
 
-def _root(record: Made, made_by: dict[int, Made]) -> tuple[int | None, bool]:
+def _root(record: Recorded, made_by: dict[int, Recorded]) -> tuple[int | None, bool]:
     """The memory that a projection's input came from, looking through norms; and whether another projection made that input
     (latent attention, which caches what lies between the two)."""
     given = record.given

@@ -11,9 +11,9 @@ import torch
 from torch import Tensor
 
 from isotherm.probe.capture import HeadLayout
-from isotherm.probe.frames import Made
+from isotherm.probe.frames import Recorded
 from isotherm.probe.layouts import assignments
-from isotherm.probe.sampled import Pair
+from isotherm.probe.sampled import Candidate
 
 TOKENS_FOR_LAYOUT = 8
 """How many tokens are compared to find out which block of a projection is which head."""
@@ -29,13 +29,13 @@ class Match:
     """`ratio` is used length / projected length, [B, T, H]; `spread` is its distance from the form that was asked for. `way`
     [H] says which of the record's blocks is which head."""
 
-    pair: Pair
+    pair: Candidate
     ratio: Tensor
     spread: float
     way: Tensor
 
     @property
-    def record(self) -> Made:
+    def record(self) -> Recorded:
         """The projection or norm."""
         return self.pair.record
 
@@ -54,7 +54,7 @@ class Match:
         return HeadLayout(width, dim) if len(set(way)) == blocks else None
 
 
-def matches(pairs: Sequence[Pair], measure: Measure, enough: float = 0.0) -> list[Match]:
+def matches(pairs: Sequence[Candidate], measure: Measure, enough: float = 0.0) -> list[Match]:
     """For each record, latest first, its best assignment of blocks to heads. A spread below `enough` ends the search."""
     found: list[Match] = []
     before = None
@@ -66,7 +66,7 @@ def matches(pairs: Sequence[Pair], measure: Measure, enough: float = 0.0) -> lis
     return found
 
 
-def _closest(pair: Pair, measure: Measure) -> Match | None:
+def _closest(pair: Candidate, measure: Measure) -> Match | None:
     """The assignment that is best on a few tokens, measured on all of them."""
     used, projected = pair.used.lengths[0], pair.output.lengths[0]
     ways = assignments(projected.shape[-1], used.shape[-1])
@@ -79,7 +79,7 @@ def _closest(pair: Pair, measure: Measure) -> Match | None:
     return measured(pair, ways, measure)
 
 
-def measured(pair: Pair, way: Tensor, measure: Measure) -> Match:
+def measured(pair: Candidate, way: Tensor, measure: Measure) -> Match:
     """One assignment [1, heads], measured on all tokens."""
     used, projected = pair.used.lengths[0], pair.output.lengths[0]
     ratio, base = _ratio(used, projected, way, _floor(projected))

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from isotherm.probe.capture import Factor
-from isotherm.probe.frames import Frame, Made, Record
+from isotherm.probe.frames import Frame, Record, Recorded
 from isotherm.probe.keep import storage_of
 from isotherm.probe.layouts import tokens, viewed, without_head_axis
 
@@ -30,11 +30,11 @@ class Vectors:
 
 
 @dataclass(frozen=True, eq=False)
-class Pair:
+class Candidate:
     """Vectors of q or k, and the blocks that a record's output may be cut into, at the same tokens: [b, t, heads, dim] and
     [b, t, blocks, dim]."""
 
-    record: Made
+    record: Recorded
     used: Vectors
     output: Vectors
 
@@ -44,7 +44,7 @@ class Whole:
     """Vectors used [b, t, H, D], and the output [b, t, features] of a projection at the same tokens. `all_tokens`: it has as
     many tokens as q or k."""
 
-    record: Made
+    record: Recorded
     used: Tensor
     output: Tensor
     all_tokens: bool
@@ -55,11 +55,11 @@ class Beside:
     """What stands beside q or k in one frame, latest first. `view_of` is the projection that q or k is a view of, with the
     factor it then has."""
 
-    pairs: tuple[Pair, ...]
+    pairs: tuple[Candidate, ...]
     whole: tuple["Whole", ...]
-    projections: tuple[Made, ...]
+    projections: tuple[Recorded, ...]
     tolerance: float
-    view_of: tuple[Factor, Made] | None = None
+    view_of: tuple[Factor, Recorded] | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -79,12 +79,12 @@ class Sampler:
     def __init__(self) -> None:
         self._places: dict[tuple[int, int, torch.device], Tensor] = {}
 
-    def take(self, used: Tensor, frames: Sequence[Frame]) -> Sample | None:
+    def take(self, used: Tensor | None, frames: Sequence[Frame]) -> Sample | None:
         """The sample of `used` [B, H, T, D] beside what the frames have recorded. None if it holds nothing, or if there is
         nothing beside it."""
-        used = used.detach()
-        if not used.numel():
+        if used is None or not used.numel():
             return None
+        used = used.detach()
         vectors: dict[tuple[int, int], Vectors] = {}
         beside = []
         for frame in reversed(frames):
@@ -105,25 +105,25 @@ class Sampler:
         here = storage_of(used)
         for record in records:  # if the model had written to the memory of a view, the record would be a copy
             if record.kind == "projection" and storage_of(record.output) == here:
-                made = record.about()
+                made = record.about
                 factor = Factor(1.0, "constant", record.name, layout=viewed(used, record.output), parts=record.parts)
                 return Beside((), (), (made,), 0.0, (factor, made))
         precise = {used.dtype, *(record.output.dtype for record in records)} <= {torch.float32, torch.float64}
-        pairs: list[Pair] = []
+        pairs: list[Candidate] = []
         whole: list[Whole] = []
         for record in reversed(records):
             own = self._pairs(used, record, vectors)
             pairs += own
             if record.kind == "projection":
                 whole += self._whole(used, record, own, vectors)
-        projections = tuple(record.about() for record in records if record.kind == "projection")
+        projections = tuple(record.about for record in records if record.kind == "projection")
         return Beside(tuple(pairs), tuple(whole), projections, 1e-3 if precise else 1e-2)
 
-    def _pairs(self, used: Tensor, record: Record, vectors: dict[tuple[int, int], Vectors]) -> list[Pair]:
+    def _pairs(self, used: Tensor, record: Record, vectors: dict[tuple[int, int], Vectors]) -> list[Candidate]:
         """A cache may hold the keys of earlier calls before the new ones, or room for later ones after them, so both ends of
         `used` are compared."""
         batch, _, length, dim = used.shape
-        made, found = record.about(), []
+        made, found = record.about, []
         for number, output in enumerate(tokens(record.output, batch, length, dim)):
             new = output.shape[1]
             key = (batch, dim, number, new)
@@ -132,11 +132,11 @@ class Sampler:
             for start in dict.fromkeys((length - new, 0)):
                 if (new, start) not in vectors:
                     vectors[new, start] = self._vectors(used, new, start)
-                found.append(Pair(made, vectors[new, start], record.samples[key]))
+                found.append(Candidate(made, vectors[new, start], record.samples[key]))
         return found
 
     def _whole(
-        self, used: Tensor, record: Record, pairs: list[Pair], vectors: dict[tuple[int, int], Vectors]
+        self, used: Tensor, record: Record, pairs: list[Candidate], vectors: dict[tuple[int, int], Vectors]
     ) -> list[Whole]:
         output = without_head_axis(record.output)
         batch, _, length, dim = used.shape
@@ -148,7 +148,7 @@ class Sampler:
         if (new, start) not in vectors:
             vectors[new, start] = self._vectors(used, new, start)
         some = output[:SEQUENCES].index_select(1, self._at(new, 0, output.device))
-        return [Whole(record.about(), vectors[new, start].at, some, new == length)]
+        return [Whole(record.about, vectors[new, start].at, some, new == length)]
 
     def _vectors(self, used: Tensor, new: int, start: int) -> Vectors:
         return Vectors(used[:SEQUENCES].index_select(2, self._at(new, start, used.device)).transpose(1, 2))

@@ -12,16 +12,16 @@ from torch.overrides import TorchFunctionMode
 from isotherm.language import Text
 from isotherm.ops import Problem, Visibility
 from isotherm.probe.capture import Capture, Kept
-from isotherm.probe.factors import UNTRACED, Tracer
+from isotherm.probe.factors import UNTRACED
 from isotherm.probe.finite import is_finite, largest_of
 from isotherm.probe.frames import Frame, Frames
 from isotherm.probe.keep import Keeper, storage_of
 from isotherm.probe.kinds import Ancestry, kind_of
+from isotherm.probe.later import Later, Unknown
 from isotherm.probe.masks import Masks, Terms
 from isotherm.probe.members import buffers_of, parameters_of
 from isotherm.probe.owner import sessions_here
 from isotherm.probe.reasons import ELSEWHERE, FAILED, IN_BLOCKS, KERNEL, MISMATCH, NO_SOFTMAX, OPAQUE, OTHER_SOFTMAX
-from isotherm.probe.sampled import Sample, Sampler, read
 from isotherm.record import Severity, Unseen
 
 if TYPE_CHECKING:
@@ -88,19 +88,6 @@ class Call:
         return Problem(q, k, k, visibility, self.scale, self.terms.bias, self.softcap)
 
 
-@dataclass(frozen=True, eq=False)
-class Open:
-    """What is not yet known of a captured call: where `q` and `k` came from. This decides the `kind` if that is True, and the
-    `padding` if that is True, where `one_input` says that q and k come from one sequence in any case."""
-
-    q: Sample | None
-    k: Sample | None
-    ancestry: Ancestry
-    kind: bool
-    padding: bool
-    one_input: bool
-
-
 class Session:
     """The state of one probe. Adapters look only if it is `awake`, and only in its `own_work`."""
 
@@ -118,10 +105,8 @@ class Session:
         self._weights: set[int] | None = None
         self.keeper = Keeper()
         self.frames = Frames(model, self.keeper)
-        self._sampler, self._tracer = Sampler(), Tracer()
-        self._open: dict[int, Open] = {}
-        self._largest: list[tuple[str, int, Tensor]] = []
         self.masks = Masks()
+        self.later = Later(self.masks)
         self.opened_in: tuple[Frame, ...] = ()
         self.may_compile = False
         self.working: _OwnWork | None = None
@@ -252,10 +237,8 @@ class Session:
         if agrees is not None and not agrees(problem):
             return False
         around = self.frames.stack
-        q, k = (
-            self._sampler.take(used, around) if self.traces else None
-            for used in (call.q if call.traced_q is None else call.traced_q, call.k)
-        )
+        sides = (call.q if call.traced_q is None else call.traced_q, call.k) if self.traces else (None, None)
+        q, k = (self.later.sampler.take(used, around) for used in sides)
         kind_known = kind_of(problem, name, around, module)
         padding = call.padded is None and call.rows is None and problem.visibility.mask is not None
         sink = None if call.sink is None else call.sink.detach().flatten()
@@ -265,49 +248,30 @@ class Session:
                 rows=call.rows, total=None if call.rows is None else call.total, affine=call.affine, padded=call.padded,
                 multiplied=call.multiplied,
             ),
-            Open(q, k, Ancestry(around), kind_known is None, padding, call.causal or not self.traces),
+            Unknown(q, k, Ancestry(around), kind_known is None, padding, call.causal or not self.traces),
         )  # fmt: skip
         return True
 
     def resolve(self) -> None:
         """Trace the calls of the forward back, and read whether outputs were finite. This waits for a GPU."""
-        waiting, self._open = self._open, {}
-        read([sample for one in waiting.values() for sample in (one.q, one.k) if sample is not None])
-        for place, one in waiting.items():
-            kept = self._kept[place]
-            kept.capture = self.seen.captures[place] = self._traced(kept.capture, one)
-        found, self._largest = self._largest, []
-        if found and self.seen.not_finite is None:
-            finite = torch.stack([one.to(found[0][2].device) for _, _, one in found]).isfinite().tolist()
-            broken = [(name, place) for (name, place, _), fine in zip(found, finite, strict=True) if not fine]
-            if broken:
-                name, place = broken[0]
-                self.seen.not_finite = NotFinite(name, place if place >= 0 else None)
-
-    def _traced(self, capture: Capture, one: "Open") -> Capture:
-        """The capture with everything that depends on where its q and k came from."""
-        (q, q_source), (k, k_source) = self._tracer.trace(one.q), self._tracer.trace(one.k)
-        sources = q_source, k_source
-        kind = one.ancestry.kind(sources, capture.problem.q.shape[2]) if one.kind else capture.kind
-        padded = capture.padded
-        if one.padding and kind == "self" and (one.one_input or one.ancestry.are_one(sources)):
-            padded = self.masks.padded(capture.problem.visibility)
-        return replace(capture, kind=kind, q_factor=q, k_factor=k, padded=padded)
+        self.later.trace(self.seen.captures, self._kept)
+        broken = self.later.first_broken()
+        if broken is not None and self.seen.not_finite is None:
+            self.seen.not_finite = NotFinite(*broken)
 
     def mismatch(self, call: Call, module: nn.Module | None = None) -> None:
         """List a call as unseen, because it does not reproduce the model's result."""
         name, kind = self._subject(module)
         self.miss(MISMATCH.format(what=call.implementation), name, kind)
 
-    def add(self, capture: Capture, unknown: "Open | None" = None) -> None:
+    def add(self, capture: Capture, unknown: Unknown | None = None) -> None:
         """Keep a capture as it is now, even if the model overwrites its tensors later. What is `unknown` of it follows when the
         forward has ended."""
         self._explain()
         if unknown is not None and self.at_once:
-            read([sample for sample in (unknown.q, unknown.k) if sample is not None])
-            capture, unknown = self._traced(capture, unknown), None
+            capture, unknown = self.later.trace_now(capture, unknown), None
         if unknown is not None:
-            self._open[len(self.seen.captures)] = unknown
+            self.later.add(len(self.seen.captures), unknown)
         self.seen.captures.append(capture)
         kept = Kept(self.seen.captures, capture)
         self._kept.append(kept)
@@ -319,9 +283,7 @@ class Session:
         taken = [self.seen.captures[index] for index in sorted(indices)]
         for index in sorted(indices, reverse=True):
             del self.seen.captures[index], self._kept[index]
-        stay = [place for place in range(len(self._kept) + len(indices)) if place not in indices]
-        self._open = {new: self._open[old] for new, old in enumerate(stay) if old in self._open}
-        self._largest = [(name, sum(old <= place for old in stay) - 1, one) for name, place, one in self._largest]
+        self.later.withdraw(indices, len(self._kept) + len(indices))
         met = self.seen.not_finite
         if met is not None and met.capture is not None:
             left = met.capture - sum(index <= met.capture for index in indices)
@@ -395,12 +357,10 @@ class Session:
         if not frame.explained or not self.seen.captures or self.seen.not_finite is not None:
             return
         output = result[0] if isinstance(result, (tuple, list)) and result else result
-        if not isinstance(output, Tensor):
-            return
-        largest = None if self.at_once else largest_of(output)
+        largest = largest_of(output) if isinstance(output, Tensor) and not self.at_once else None
         if largest is not None:
-            self._largest.append((frame.name, len(self.seen.captures) - 1, largest))
-        elif not is_finite(output):
+            self.later.note(frame.name, len(self.seen.captures) - 1, largest)
+        elif isinstance(output, Tensor) and not is_finite(output):
             self.seen.not_finite = NotFinite(frame.name, len(self.seen.captures) - 1)
 
 
