@@ -271,3 +271,10 @@ def test_nothing_of_a_check_stays_in_memory():
     finally:
         gc.enable()
     assert left == []
+
+
+def test_a_forward_that_does_not_fit_is_one_sentence():
+    model = llama()
+    model.model.layers[1].mlp.forward = lambda _: (_ for _ in ()).throw(torch.OutOfMemoryError("no room"))
+    with pytest.raises(isotherm.errors.ArgumentError, match="fits in memory"):
+        check(model, ids())

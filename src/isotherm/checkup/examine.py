@@ -28,6 +28,7 @@ from isotherm.checkup.products import Products
 from isotherm.checkup.subject import ModelSource, subject_of
 from isotherm.checkup.weights import about_weights, not_finite_weights
 from isotherm.checkup.what_if import check_rules, replayed
+from isotherm.errors import ArgumentError
 from isotherm.language import Text
 from isotherm.probe import Capture
 from isotherm.record import SCHEMA, CheckRecord, Cost, Layer, WhatIf
@@ -56,7 +57,7 @@ def examine(
     started = time.perf_counter()
     progress(Text("one forward under the probe", "在探针下前向一次"), 0.0)
     how = HowMeasured(rows, detail, progress=progress)
-    looked, remarks = look(model, batch, how), how.remarks
+    looked, remarks = _looked(model, batch, how), how.remarks
     captures = looked.captures
     yours.check([capture.name for capture in captures])
     measured, heads = measured_heads(looked, how)
@@ -65,13 +66,11 @@ def examine(
     layers, about_scales = judged_scales(model, batch, layers)
     progress(Text("comparing implementations", "比较不同实现"), 0.5)
     comparisons, skipped = compare_implementations(model, batch, rows, layers, captures) if compare else ((), ())
+    products, advisor = Products(captures, rows, remarks), Advisor(model, batch, rows, captures, layers, remarks)
     found = [*about_weights(model, layers, source.weights), *about_output(layers, looked.not_finite), *about_scales]
-    products = Products(captures, rows, remarks)
     found += map(products.judged, findings(subject, layers, comparisons, looked.unseen))
     found = with_outliers(model, captures, layers, found)
-    advisor = Advisor(model, batch, rows, captures, layers, remarks)
     layers, found = advised(advisor, captures, layers, found, products, untrained=subject.at_initialisation)
-    under_rules = _what_if(looked, measured, rules, rows, remarks, progress)
     layers = _with_curves(layers, looked, measured, remarks, progress) if detail else layers
     record = CheckRecord(
         schema=SCHEMA,
@@ -80,7 +79,7 @@ def examine(
         versions=versions("torch", "transformers"),
         layers=layers,
         findings=gravest_first(naming_weights(found, lambda: not_finite_weights(model))),
-        what_if=under_rules,
+        what_if=_what_if(looked, measured, rules, rows, remarks, progress),
         comparisons=comparisons,
         unseen=tuple(looked.unseen),
         cost=Cost(time.perf_counter() - started, looked.seconds, _peak_mib()),
@@ -89,6 +88,14 @@ def examine(
         remarks=remarks.all(),
     )
     return record, tuple(measured)
+
+
+def _looked(model: nn.Module, batch: Batch, how: HowMeasured) -> Look:
+    try:
+        return look(model, batch, how)
+    except torch.OutOfMemoryError as error:
+        raise ArgumentError("batch", Text("one on which the model's forward fits in memory", "模型前向放得进内存的批次"),
+                            got=Text("memory ran out", "内存不足")) from error  # fmt: skip
 
 
 def without_gradients(work: Callable[[], Result]) -> Result:
@@ -108,7 +115,7 @@ def _with_curves(
     captures = looked.captures
     of_kept = [index in looked.taken or _is_plain(capture) for index, capture in enumerate(captures)]
     known = [None if kept else stats for kept, stats in zip(of_kept, measured, strict=True)]
-    return with_curves(layers, captures, known, remarks, lambda what, i: progress(what, 0.8 + 0.2 * i / len(captures)))
+    return with_curves(layers, captures, known, remarks, lambda what, i: progress(what, 0.6 + 0.2 * i / len(captures)))
 
 
 def _is_plain(capture: Capture) -> bool:
@@ -130,7 +137,7 @@ def _what_if(
     captures = looked.captures
 
     def tell(what: Text, number: int) -> None:
-        progress(what, 0.6 + 0.2 * number / len(captures))
+        progress(what, 0.8 + 0.2 * number / len(captures))
 
     read = replayed(captures, measured, [rule for _, rule in rules], rows, remarks, tell)
     names = ["as is", *(text for text, _ in rules)]
