@@ -87,7 +87,10 @@ def main() -> None:
     for language, name in (("en", "cost.md"), ("zh", "cost.zh.md")):
         path = HERE.parent / "docs" / name
         text = path.read_text(encoding="utf-8")
-        for mark, made in (("measured", tables(language)), ("measured on a GPU", table_gpu.tables(language))):
+        marks = {"measured": tables(language), "measured on a GPU": table_gpu.tables(language)}
+        if (HERE / "results" / "check_gpu.csv").exists():
+            marks["checks on a GPU"] = table_gpu.checks(language)
+        for mark, made in marks.items():
             marked = re.compile(rf"(<!-- {mark} -->\n).*?(<!-- /{mark} -->)", re.S)
             text = marked.sub(lambda found, made=made: f"{found[1]}{made}\n{found[2]}", text)
         path.write_text(text, encoding="utf-8")

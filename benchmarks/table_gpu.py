@@ -6,6 +6,7 @@ from statistics import fmean
 
 from table import markdown, rows
 
+NEW_PROCESS = "whole, in a new process"
 Key = tuple[int, int, bool]
 """Head dimension, number of keys, causal."""
 BY_SHAPE = {
@@ -71,6 +72,22 @@ SCALES = {
 }
 
 
+CHECKS = {
+    "en": (
+        "tokens",
+        "one forward",
+        "look: exact statistics, scales, findings, curves",
+        "the whole check",
+        "peak memory ÷ the forward's",
+    ),
+    "zh": ("词元数", "一次前向", "只看：精确统计、缩放、发现与曲线", "整个检查", "显存峰值 ÷ 前向的峰值"),
+}
+FIRST = {
+    "en": "first check in a new process: {seconds:.1f} s",
+    "zh": "新进程中的第一次检查：{seconds:.1f} 秒",
+}
+
+
 def measured(task: str, provider: str, column: str = "against_cudnn", timing: str = "device") -> dict[Key, float]:
     """Read one column by shape: graph replays by default, always plain calls for weights held in memory."""
     timing = "call" if provider == "eager" else timing
@@ -132,6 +149,23 @@ def tables(language: str) -> str:
     ]
     parts = (BY_SHAPE, lines), (BY_TASK, tasks), (AT_SCALES, scales)
     return "\n\n".join("\n".join(markdown(heads[language], body)) for heads, body in parts)
+
+
+def checks(language: str) -> str:
+    """The table of checks on a GPU in Markdown, and the first check in a process."""
+    found = {(int(row["n"]), row["what"]): row for row in rows("check_gpu")}
+    lines = [
+        (
+            f"{n:,}",
+            f"{float(found[n, 'forward']['ms']):.0f} ms",
+            *(f"{float(found[n, what]['ratio_to_forward']):.2f}" for what in ("look", "whole")),
+            " · ".join(f"{float(found[n, what]['ratio_of_peak']):.2f}" for what in ("look", "whole")),
+        )
+        for n, what in found
+        if what == "forward"
+    ]
+    first = next(float(row["ms"]) / 1e3 for (_, what), row in found.items() if what == NEW_PROCESS)
+    return "\n".join([*markdown(CHECKS[language], lines), "", FIRST[language].format(seconds=first)])
 
 
 def _summary(task: str, ratios: Callable[[str], dict[Key, float]], digits: int) -> list[str]:

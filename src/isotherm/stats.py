@@ -337,7 +337,7 @@ class Summary:
         ]
 
 
-def _sorted(values: Tensor) -> Tensor:
+def sorted_values(values: Tensor) -> Tensor:
     """Sort along the last axis, NaN last. On the CPU numpy's vectorised sort is several times faster than PyTorch's."""
     if values.device.type == "cpu":
         return torch.from_numpy(np.sort(values.numpy(), axis=-1))
@@ -349,7 +349,7 @@ def _quantiles(flat: Tensor, rows: Tensor) -> Tensor:
     fractions = torch.tensor(QUANTILES, dtype=flat.dtype, device=flat.device).view(-1, *(1,) * rows.dim())
     if flat.shape[-1] == 0:
         return torch.full((len(QUANTILES), *rows.shape), torch.nan, dtype=flat.dtype, device=flat.device)
-    ordered = _sorted(flat)
+    ordered = sorted_values(flat)
     at = fractions * (rows - 1).clamp(min=0)
     below, above = at.floor().long(), at.ceil().long()
     low, high = (

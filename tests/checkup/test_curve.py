@@ -10,9 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import isotherm
-from isotherm.checkup.curve import FACTORS, ROWS, best_open, curve_of
+from isotherm.checkup.curve import FACTORS, ROWS, best_open, with_curves
+from isotherm.checkup.heads import head_tables, read_heads
 from isotherm.checkup.layers import layers_of
-from isotherm.checkup.measure import measure, quantile
+from isotherm.checkup.memory import Remarks
+from isotherm.checkup.rows import measure, quantile
 from isotherm.ops import Problem, Visibility, reference
 from isotherm.probe import Capture
 from isotherm.probe.capture import Factor
@@ -35,7 +37,13 @@ def captured(*, n=24, heads=4, d=8, scale=0.5, seed=0, causal=False, mask=None, 
 def layer_of(capture, rows=None):
     """The layer's record and its measured rows."""
     stats = measure(capture, rows)
-    return layers_of(torch.nn.Identity(), [replace(capture, name="")], [stats])[0], stats
+    heads = read_heads(head_tables([stats], detail=False))
+    return layers_of(torch.nn.Identity(), [replace(capture, name="")], heads)[0], stats
+
+
+def curve_of(layer, capture, stats):
+    """The layer's curve."""
+    return with_curves((layer,), [capture], [stats], Remarks())[0].curve
 
 
 def curve(capture, rows=None):

@@ -7,8 +7,8 @@ import pytest
 import torch
 
 import isotherm
-from isotherm.checkup.heads import BINS, STRETCHES, head_stats, state, with_detail
-from isotherm.checkup.measure import measure
+from isotherm.checkup.heads import BINS, STRETCHES, heads_of_layers, state
+from isotherm.checkup.rows import measure
 from isotherm.probe import probe
 from isotherm.stats import RowStats
 from isotherm.theory import gaussian_row
@@ -17,7 +17,7 @@ from tests.checkup.models import Attention, Model, batch, trained
 
 def head(logits):
     """The record of one head whose logits [T, S] these are."""
-    return head_stats(RowStats.from_logits(torch.tensor(logits, dtype=torch.float64)[None, None]), [7])[0]
+    return heads_of_layers([RowStats.from_logits(torch.tensor(logits, dtype=torch.float64)[None, None])])[0][0]
 
 
 @pytest.mark.parametrize(
@@ -55,13 +55,13 @@ def test_a_sink_is_more_than_an_even_share(logits, expected):
 def test_a_row_of_one_key_is_no_sink():
     visible = torch.ones(3, 3).tril().bool()  # the first row sees one key
     stats = RowStats.from_logits(torch.zeros(1, 1, 3, 3), visible)
-    assert head_stats(stats, [0])[0].state == "diffuse"
+    assert heads_of_layers([stats])[0][0].state == "diffuse"
 
 
 def test_numbers_of_a_head():
     record = head([[2.0, 0.0], [0.0, 0.0], [0.0, -1.0]])
     p = torch.tensor([[2.0, 0.0], [0.0, 0.0], [0.0, -1.0]], dtype=torch.float64).softmax(-1)
-    assert (record.head, record.rows, record.empty, record.invalid, record.label) == (7, 3, 0, 0, "exact")
+    assert (record.head, record.rows, record.empty, record.invalid, record.label) == (0, 3, 0, 0, "exact")
     assert (record.rows_total, record.entropy_interval) == (None, None)
     assert record.max_logit == 2
     assert record.logit_std == pytest.approx(0.5)  # the median of 1, 0 and 0.5
@@ -84,12 +84,10 @@ def test_a_sampled_head_says_how_many_rows_it_has():
 def test_histograms_profiles_and_predictions():
     torch.manual_seed(0)
     model = trained(Model(Attention()))
-    layer = isotherm.check(model, batch(100), what_if=(), compare=False).layers[0]
     with probe(model) as seen:
         model(batch(100))
     stats = measure(seen.captures[0])
-    (detailed,) = with_detail((layer,), [stats])
-    for index, record in enumerate(detailed.head_stats):
+    for index, record in enumerate(heads_of_layers([stats], detail=True)[0]):
         gate, fraction = stats.jacobian_trace[:, index], stats.entropy_fraction[:, index]
         assert record.detail.gate_histogram == tuple(gate.histc(BINS, 0, 1).long().tolist())
         assert sum(record.detail.entropy_histogram) == 2 * 100

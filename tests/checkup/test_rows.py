@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 from torch import nn
 
 import isotherm
-from isotherm.checkup.measure import look, measure
+from isotherm.checkup.measure import look
 from isotherm.checkup.padding import with_padding
+from isotherm.checkup.rows import measure
 from isotherm.probe import probe, recognise
 from tests.checkup.models import HEADS, Attention, Model, batch, trained
 

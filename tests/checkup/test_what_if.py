@@ -9,7 +9,8 @@ from torch import nn
 
 import isotherm
 from isotherm.checkup.measure import look
-from isotherm.checkup.what_if import replay, summarise
+from isotherm.checkup.what_if import WhatIfTables
+from isotherm.checkup.what_if import replay as replayed
 from isotherm.errors import ArgumentError
 from isotherm.scale import ATLAS, InverseSqrt, parse
 from tests.checkup.models import DIM, HEADS, Attention, Model, batch, trained
@@ -24,6 +25,18 @@ IN_FORCE = {
 RULES = {name: entry.example for name, entry in ATLAS.items() if entry.example and entry.example.has_softmax}
 RULES["qk-norm * 1/sqrt(d)"] = parse("qk-norm * 1/sqrt(d)")
 RULES["x0.5"] = parse("x0.5")
+
+
+def summarise(index, stats):
+    """What is said of a layer with these statistics."""
+    tables = WhatIfTables()
+    tables.add(index, [stats])
+    return tables.read(1)[0][0]
+
+
+def replay(capture, rules, index):
+    """What is said of a captured layer under each rule."""
+    return [summarise(index, stats) for stats in replayed(capture, rules, index)]
 
 
 @pytest.fixture(scope="module", params=IN_FORCE.values(), ids=IN_FORCE.keys())

@@ -245,8 +245,9 @@ def test_downloading_and_loading_move_the_bar(capsys, folder, monkeypatch):
         def update(self, task, **how):
             shown.append((how["description"], how["completed"]))
 
-    monkeypatch.setattr("isotherm.cli.check.progress_bar", lambda: Bar(disable=True))
+    monkeypatch.setattr("isotherm.cli.check.progress_bar", lambda *_: Bar(disable=True))
     assert call(capsys, "check", folder, *QUICK)[0] == 0
+    assert shown[0] == ("starting", 0.0)
     assert ("loading weights", 1.0) in shown
     assert shown.index(("loading weights", 1.0)) < shown.index(("one forward under the probe", 0.0))
 

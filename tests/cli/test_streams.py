@@ -177,9 +177,10 @@ def test_sigterm_ends_a_check_at_any_moment(delay):
 
 
 def test_ctrl_c_that_is_ignored_stays_ignored():
-    line = "trap '' INT; exec \"$@\""
+    line = "trap '' INT; echo ignoring; exec \"$@\""
     command = ["bash", "-c", line, "-", *PROGRAM, "explain", "--list"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        assert process.stdout.readline() == b"ignoring\n"
         time.sleep(0.2)
         process.send_signal(signal.SIGINT)
         assert process.communicate(timeout=60)[1] == b""

@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from isotherm.probe import Factor, probe
-from isotherm.probe.factors import trace
 from isotherm.probe.frames import Frames
 from isotherm.probe.keep import Keeper
 from isotherm.probe.layouts import assignments
 from tests.probe.architectures import widen
+from tests.probe.traced import trace
 
 BATCH, TOKENS, WIDTH, HEADS, DIM = 2, 11, 24, 3, 8
 

@@ -158,13 +158,13 @@ def test_a_model_may_catch_its_own_exceptions_and_go_on():
     assert [capture.name for capture in seen.captures] == ["broken.good", "attention"]
 
 
-@pytest.mark.parametrize("where", ["capture", "before", "after"])
+@pytest.mark.parametrize("where", ["capture", "before", "after", "end"])
 def test_a_failure_of_the_probe_never_stops_the_model(where: str, monkeypatch: pytest.MonkeyPatch):
     def fail(*_: object, **__: object) -> None:
         raise ZeroDivisionError("inside the probe")
 
-    target = {"capture": "isotherm.probe.factors.trace", "before": "isotherm.probe.frames.Frames.note",
-              "after": "isotherm.probe.products.of_matrices"}[where]  # fmt: skip
+    target = {"capture": "isotherm.probe.sampled.Sampler.take", "before": "isotherm.probe.frames.Frames.note",
+              "after": "isotherm.probe.products.of_matrices", "end": "isotherm.probe.factors.Tracer.trace"}[where]  # fmt: skip
     monkeypatch.setattr(target, fail)
     model, x = widen(NanoAttention()), torch.randn(2, 5, 32)
     plain = model(x)

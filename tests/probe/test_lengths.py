@@ -7,25 +7,25 @@ import torch
 from torch import Tensor, nn
 
 from isotherm.probe import Factor
-from isotherm.probe.factors import trace
 from isotherm.probe.frames import Frame, Frames, Record
 from isotherm.probe.keep import Keeper, storage_of
 from isotherm.probe.layouts import assignments, tokens
-from isotherm.probe.lengths import (
-    ENOUGH,
-    SEQUENCES,
-    TOKENS,
-    by_position,
-    is_monotonic,
-    lengths,
-    matches,
-    one_number,
-    same_length,
-)
+from isotherm.probe.lengths import ENOUGH, Match, Measure, by_position, is_monotonic, one_number, same_length
+from isotherm.probe.lengths import matches as matches_of
+from isotherm.probe.sampled import SEQUENCES, TOKENS, Sampler, lengths, read
+from tests.probe.traced import trace
 
 
 def noise(*shape: int, seed: int = 0) -> Tensor:
     return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
+
+
+def matches(used: Tensor, records: list[Record], measure: Measure, enough: float = 0.0) -> list[Match]:
+    """What fits `used`, beside these records in one frame."""
+    sample = Sampler().take(used, [frame(*records)])
+    assert sample is not None
+    read([sample])
+    return matches_of(sample.frames[0].pairs, measure, enough)
 
 
 def ways(*rows: list[float]) -> Tensor:
@@ -274,7 +274,7 @@ def test_of_two_norms_the_one_that_shares_memory_wins(order: tuple[int, int]):
     ]
     factor, source = trace(norms[1].output, [frame(*projections, *(norms[i] for i in order))])
     assert factor == Factor(None, "normalised", "w1", pytest.approx(1.0))
-    assert source is projections[1]
+    assert source == projections[1].about
 
 
 def test_a_norm_whose_projection_was_not_seen_is_named_itself():

@@ -49,7 +49,12 @@ def gpt2() -> CheckRecord:
     """Twelve layers of twelve heads with a scale forgotten in two layers, a float16 overflow and a module not seen."""
     record = model_of("gpt2-finetuned-long", 12, 12, keys=1024, seed=5, path="transformer.h.{}.attn")
     layers = _gpt2_layers(record)
-    comparison = Comparison(("eager", "sdpa"), 9, "max_logit", 0.31, 1e-3, False)
+    part = Text("the first 512 of 1,024 tokens", "1,024 个词元中的前 512 个")
+    comparison = Comparison(("eager", "sdpa"), 9, "max_logit", 0.31, 1e-3, False, part)
+    sampled = Text(
+        "What-if was computed on 256 of 1,024 rows of each head, spread evenly.",
+        "“假如”取每个头 1,024 行中均匀分布的 256 行计算。",
+    )
     unseen = Unseen(
         "transformer.h.12.crossattention",
         "GPT2Attention",
@@ -66,6 +71,7 @@ def gpt2() -> CheckRecord:
         findings=_gpt2_findings(),
         comparisons=(comparison, *record.comparisons),
         unseen=(unseen,),
+        remarks=(sampled,),
         context=Context(8192, 1024, 0.58, 0.46, 1.3, longer),
         what_if=what_if_of(layers, ("as is", "inverse-sqrt", "mup", "none", "log-n", "qk-norm")),
         model=replace(subject, device="cuda:0"),
@@ -208,7 +214,8 @@ def ugly() -> CheckRecord:
             WhatIf(QUOTES, (WhatIfLayer(0, nan, None, None, float("inf")),)),
             WhatIf("as is", ()),
         ),
-        comparisons=(Comparison((ATTACK, QUOTES), None, "entropy", nan, 0.0, False),),
+        comparisons=(Comparison((ATTACK, QUOTES), None, "entropy", nan, 0.0, False, Text(ATTACK, QUOTES)),),
+        remarks=(Text(ATTACK, QUOTES),),
         unseen=(Unseen(ATTACK, QUOTES, Text(ATTACK, "原因")),),
         cost=Cost(0.0, 0.0, 0.0),
         versions={ATTACK: QUOTES},

@@ -38,7 +38,7 @@ class Report:
     """What a check-up found. A notebook shows it as a page.
 
     `record` is all of it as plain data. `rows` holds the statistics of every softmax row: one `RowStats` [B, Hq, T] for
-    each layer.
+    each layer. Of long inputs on a GPU it holds a sample of the rows, labelled so; the record's numbers are from all.
     """
 
     def __init__(self, record: CheckRecord, rows: tuple[RowStats, ...]) -> None:

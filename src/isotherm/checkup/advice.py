@@ -7,7 +7,7 @@ is tried on the captured q and k. If that does not lead there either, the advice
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from math import exp, isfinite, log
 from statistics import median
 from typing import Literal
@@ -17,7 +17,9 @@ from torch import nn
 
 from isotherm.checkup.changes import Members, said
 from isotherm.checkup.heads import heads_of_layers
-from isotherm.checkup.measure import Batch, measure
+from isotherm.checkup.measure import Batch
+from isotherm.checkup.memory import Remarks
+from isotherm.checkup.rows import measure
 from isotherm.checkup.trial import Bench
 from isotherm.checkup.ways import CallSite, Side, Way, rounded, ways
 from isotherm.language import Text
@@ -35,6 +37,7 @@ SLOWEST = 0.05
 BELOW_LIMIT = 0.99
 """Aim at this part of a limit that is to be kept, so that rounding does not exceed it."""
 
+TRYING = Text("trying advice for {name}", "试验对 {name} 的建议")
 TRIED = Text(
     "{how} (tried: {what} {before:.4g} → {after:.4g})", "{how}（已试：{what}由 {before:.4g} 变为 {after:.4g}）"
 )
@@ -133,9 +136,10 @@ class Advisor:
     """Finds advice for a model whose layers were captured on a batch."""
 
     def __init__(
-        self, model: nn.Module, batch: Batch, rows: int | None, captures: Sequence[Capture], layers: Sequence[Layer]
-    ) -> None:
-        self._model, self._batch, self._rows = model, batch, rows
+        self, model: nn.Module, batch: Batch, rows: int | None, captures: Sequence[Capture], layers: Sequence[Layer],
+        remarks: Remarks,
+    ) -> None:  # fmt: skip
+        self._model, self._batch, self._rows, self._remarks = model, batch, rows, remarks
         self._captures, self._layers = captures, layers
 
     @cached_property
@@ -202,7 +206,9 @@ class Advisor:
         return self._value(want, scaled)
 
     def _value(self, want: Want, capture: Capture) -> float | None:
-        return want.value(heads_of_layers([measure(capture, self._rows)])[0])
+        doing, total = TRYING.format(name=capture.name), capture.problem.q.shape[2]
+        stats = self._remarks.within_memory(doing, partial(measure, capture), self._rows, total)
+        return want.value(heads_of_layers([stats])[0])
 
     def _judge(self, attempt: _Attempt, captures: list[Capture] | None) -> None:
         """Keep a way that led to the target; correct the number of one that may; drop any other."""
@@ -290,7 +296,7 @@ def _ratio(before: Capture, after: Capture, heads: Sequence[int] | None) -> floa
     sizes = []
     for capture in (before, after):
         q, k = (x.double().square().sum(-1).mean((0, 2)).sqrt() for x in (capture.problem.q, capture.problem.k))
-        sizes.append(capture.problem.scale * q * k.repeat_interleave(len(q) // len(k)))
+        sizes.append(capture.problem.scale * q * k.to(q.device).repeat_interleave(len(q) // len(k)))
     ratios = sizes[1] / sizes[0]
     ratios = ratios if heads is None else ratios[torch.tensor(list(heads), device=ratios.device)]
     ratio = float(ratios.median())

@@ -17,16 +17,18 @@ from isotherm.checkup.context import context_of
 from isotherm.checkup.curve import with_curves
 from isotherm.checkup.declarations import Given, read_declared
 from isotherm.checkup.findings import about_output, findings, gravest_first, naming_weights
-from isotherm.checkup.heads import with_detail
 from isotherm.checkup.implementations import compare_implementations
 from isotherm.checkup.layers import layers_of
 from isotherm.checkup.loading.loaded import Progress
-from isotherm.checkup.measure import Batch, look, measure
+from isotherm.checkup.looking import HowMeasured
+from isotherm.checkup.measure import Batch, Look, look, measured_heads
+from isotherm.checkup.memory import Remarks
 from isotherm.checkup.outliers import with_outliers
 from isotherm.checkup.products import Products
 from isotherm.checkup.subject import ModelSource, subject_of
 from isotherm.checkup.weights import about_weights, not_finite_weights
-from isotherm.checkup.what_if import check_rules, replay, summarise
+from isotherm.checkup.what_if import check_rules, replayed
+from isotherm.errors import ArgumentError
 from isotherm.language import Text
 from isotherm.probe import Capture
 from isotherm.record import SCHEMA, CheckRecord, Cost, Layer, WhatIf
@@ -54,24 +56,22 @@ def examine(
     rules, yours = check_rules(what_if), read_declared(declared)  # a misspelt rule fails before the work, not after it
     started = time.perf_counter()
     progress(Text("one forward under the probe", "在探针下前向一次"), 0.0)
-    looked = look(model, batch)
+    how = HowMeasured(rows, detail, progress=progress)
+    looked, remarks = _looked(model, batch, how), how.remarks
     captures = looked.captures
     yours.check([capture.name for capture in captures])
-    measured = _measured(captures, rows, progress)
+    measured, heads = measured_heads(looked, how)
     subject = subject_of(model, batch, source, captures)
-    layers = layers_of(model, captures, measured, yours=yours)
+    layers = layers_of(model, captures, heads, yours=yours)
     layers, about_scales = judged_scales(model, batch, layers)
     progress(Text("comparing implementations", "比较不同实现"), 0.5)
     comparisons, skipped = compare_implementations(model, batch, rows, layers, captures) if compare else ((), ())
+    products, advisor = Products(captures, rows, remarks), Advisor(model, batch, rows, captures, layers, remarks)
     found = [*about_weights(model, layers, source.weights), *about_output(layers, looked.not_finite), *about_scales]
-    products = Products(captures, rows)
     found += map(products.judged, findings(subject, layers, comparisons, looked.unseen))
     found = with_outliers(model, captures, layers, found)
-    advisor = Advisor(model, batch, rows, captures, layers)
     layers, found = advised(advisor, captures, layers, found, products, untrained=subject.at_initialisation)
-    replayed = _what_if(captures, measured, rules, rows, progress)
-    if detail:
-        layers = with_detail(_with_curves(layers, captures, measured, progress), measured)
+    layers = _with_curves(layers, looked, measured, remarks, progress) if detail else layers
     record = CheckRecord(
         schema=SCHEMA,
         created=datetime.now(UTC).isoformat(timespec="seconds"),
@@ -79,14 +79,23 @@ def examine(
         versions=versions("torch", "transformers"),
         layers=layers,
         findings=gravest_first(naming_weights(found, lambda: not_finite_weights(model))),
-        what_if=replayed,
+        what_if=_what_if(looked, measured, rules, rows, remarks, progress),
         comparisons=comparisons,
         unseen=tuple(looked.unseen),
         cost=Cost(time.perf_counter() - started, looked.seconds, _peak_mib()),
         context=context_of(layers, context) if context else None,
         not_compared=skipped,
+        remarks=remarks.all(),
     )
     return record, tuple(measured)
+
+
+def _looked(model: nn.Module, batch: Batch, how: HowMeasured) -> Look:
+    try:
+        return look(model, batch, how)
+    except torch.OutOfMemoryError as error:
+        raise ArgumentError("batch", Text("one on which the model's forward fits in memory", "模型前向放得进内存的批次"),
+                            got=Text("memory ran out", "内存不足")) from error  # fmt: skip
 
 
 def without_gradients(work: Callable[[], Result]) -> Result:
@@ -100,38 +109,39 @@ def without_gradients(work: Callable[[], Result]) -> Result:
     return work()
 
 
-def _measured(captures: list[Capture], rows: int | None, progress: Progress) -> list[RowStats]:
-    """The row statistics of every captured call."""
-    measured = []
-    for index, capture in enumerate(captures):
-        progress(Text("measuring {name}", "测量 {name}").format(name=capture.name), 0.1 + 0.4 * index / len(captures))
-        measured.append(measure(capture, rows))
-    return measured
-
-
 def _with_curves(
-    layers: tuple[Layer, ...], captures: list[Capture], measured: list[RowStats], progress: Progress
+    layers: tuple[Layer, ...], looked: Look, measured: Sequence[RowStats], remarks: Remarks, progress: Progress
 ) -> tuple[Layer, ...]:
-    return with_curves(layers, captures, measured, lambda what, i: progress(what, 0.8 + 0.2 * i / len(captures)))
+    captures = looked.captures
+    of_kept = [index in looked.taken or _is_plain(capture) for index, capture in enumerate(captures)]
+    known = [None if kept else stats for kept, stats in zip(of_kept, measured, strict=True)]
+    return with_curves(layers, captures, known, remarks, lambda what, i: progress(what, 0.6 + 0.2 * i / len(captures)))
+
+
+def _is_plain(capture: Capture) -> bool:
+    """Whether every row sees a key, as far as is known without reading from a GPU."""
+    return capture.problem.q.is_cuda and capture.padded is None and capture.problem.visibility.mask is None
 
 
 def _what_if(
-    captures: list[Capture],
-    measured: list[RowStats],
+    looked: Look,
+    measured: Sequence[RowStats],
     rules: list[tuple[str, Rule]],
     rows: int | None,
+    remarks: Remarks,
     progress: Progress,
 ) -> tuple[WhatIf, ...]:
     """Every layer as it is, then under each rule; nothing without rules."""
     if not rules:
         return ()
-    replayed = []
-    for index, capture in enumerate(captures):
-        doing = Text("what if, {name}", "假如，{name}").format(name=capture.name)
-        progress(doing, 0.6 + 0.2 * index / len(captures))
-        replayed.append(replay(capture, [rule for _, rule in rules], index, rows))
-    as_is = WhatIf("as is", tuple(summarise(index, stats) for index, stats in enumerate(measured)))
-    return as_is, *(WhatIf(text, tuple(layer[i] for layer in replayed)) for i, (text, _) in enumerate(rules))
+    captures = looked.captures
+
+    def tell(what: Text, number: int) -> None:
+        progress(what, 0.8 + 0.2 * number / len(captures))
+
+    read = replayed(captures, measured, [rule for _, rule in rules], rows, remarks, tell)
+    names = ["as is", *(text for text, _ in rules)]
+    return tuple(WhatIf(name, tuple(layer[i] for layer in read)) for i, name in enumerate(names))
 
 
 def _peak_mib() -> float:

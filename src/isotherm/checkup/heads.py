@@ -1,18 +1,21 @@
-"""Turn row statistics into each head's record: quantiles, state, histograms and theory's prediction."""
+"""Turn row statistics into each head's record: quantiles, state, histograms and theory's prediction.
 
-from collections.abc import Sequence
-from dataclasses import replace
-from itertools import chain, islice
+What is reported of a head is first computed as numbers on the rows' device, for all heads of all layers at once, and then read
+at once (`fetch.py`).
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from math import log
-from typing import Any
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor
 
+from isotherm.checkup.fetch import fetched, finite_rows
 from isotherm.checkup.thresholds import DIFFUSE, SATURATED, SINK
-from isotherm.record import HeadDetail, HeadStats, Layer, Spread, State
-from isotherm.record.plain import finite
-from isotherm.stats import RowStats, Summary
+from isotherm.record import HeadDetail, HeadStats, Spread, State
+from isotherm.stats import RowStats
 from isotherm.theory import gaussian_row
 
 BINS = 20
@@ -20,69 +23,123 @@ STRETCHES = 32
 WIDEST = 1e3
 """The largest logit spread to predict for."""
 SPREADS = ("entropy", "entropy_fraction", "jacobian_trace", "top1", "n_eff")
-FIELDS = ("mean", "p10", "p50", "p90", "max")
-"""Fields of a `Summary`, in the order `_plain` reads them."""
+COUNTS = ("rows", "empty", "invalid", "keys")
+COLUMNS = (*(f"{name} {field}" for name in SPREADS for field in ("mean", "p10", "p50", "p90")), "max_logit", "logit_std",
+           "sink", "excess", "interval", *COUNTS)  # fmt: skip
+"""The numbers of a head without detail; the detail follows them: two histograms and two profiles."""
 
 
-def heads_of_layers(layers: list[RowStats]) -> list[tuple[HeadStats, ...]]:
-    """Each layer's head records. Layers of one shape are summarised together, which takes a tenth of the time."""
-    made: dict[int, tuple[HeadStats, ...]] = {}
+@dataclass(frozen=True, eq=False)
+class HeadTable:
+    """The numbers that are reported of the heads of a layer, [heads, columns]. `total` is the number of rows of a head if they
+    are a sample."""
+
+    numbers: Tensor
+    label: Literal["exact", "sampled"]
+    total: int | None
+
+
+class LayerHeads(NamedTuple):
+    """The heads of a layer, and the largest number of visible keys that a row had."""
+
+    records: tuple[HeadStats, ...]
+    keys: int
+
+
+def heads_of_layers(layers: Sequence[RowStats], *, detail: bool = False) -> list[tuple[HeadStats, ...]]:
+    """Each layer's head records. With `detail` they have histograms, profiles and predictions."""
+    return [heads.records for heads in read_heads(head_tables(layers, detail=detail))]
+
+
+def head_tables(layers: Sequence[RowStats], *, detail: bool) -> list[HeadTable]:
+    """Each layer's numbers. Layers of one shape are summarised together, which takes a tenth of the time."""
+    made: dict[int, HeadTable] = {}
     for group in _same_shape(layers):
-        numbers = [range(layers[index].rest.shape[1]) for index in group]
-        records = iter(head_stats(RowStats.cat([layers[index] for index in group], 1), [*chain(*numbers)]))
-        made |= {index: tuple(islice(records, len(heads))) for index, heads in zip(group, numbers, strict=True)}
+        stats = RowStats.cat([layers[index] for index in group], 1)
+        parts = _numbers(stats, detail=detail).split([layers[index].rest.shape[1] for index in group])
+        total = None if stats.rows is None else stats.rest.shape[0] * (stats.total_rows or 0)
+        made |= {index: HeadTable(part, stats.label, total) for index, part in zip(group, parts, strict=True)}
     return [made[index] for index in range(len(layers))]
 
 
-def _same_shape(layers: list[RowStats]) -> list[list[int]]:
+def read_heads(tables: Sequence[HeadTable]) -> list[LayerHeads]:
+    """The heads of each layer, read at once."""
+    found = []
+    for table, numbers in zip(tables, fetched([table.numbers for table in tables]), strict=True):
+        keys = int(numbers[:, COLUMNS.index("keys")].amax()) if len(numbers) else 0
+        plain, details = finite_rows(numbers[:, : len(COLUMNS)]), _detail(numbers[:, len(COLUMNS) :])
+        both = enumerate(zip(plain, details, strict=True))
+        found.append(
+            LayerHeads(tuple(_record(number, row, detail, table, keys) for number, (row, detail) in both), keys)
+        )
+    return found
+
+
+def _same_shape(layers: Sequence[RowStats]) -> list[list[int]]:
     groups: dict[tuple[object, ...], list[int]] = {}
     for index, stats in enumerate(layers):
-        sampled = None if stats.rows is None else tuple(stats.rows.tolist())
-        shape = (stats.rest.shape[0], stats.rest.shape[2], sampled, stats.total_rows, stats.outcomes_beyond_keys)
-        groups.setdefault((*shape, stats.rest.device), []).append(index)
+        shape = (stats.rest.shape[0], stats.rest.shape[2], stats.rows is None, stats.total_rows)
+        groups.setdefault((*shape, stats.outcomes_beyond_keys, stats.rest.device), []).append(index)
     return list(groups.values())
 
 
-def head_stats(stats: RowStats, numbers: Sequence[int]) -> list[HeadStats]:
-    """One record for each head of statistics [B, Hq, R]. `numbers` are the heads' indices within their layers."""
-    summaries = stats.summaries((*SPREADS, "sink", "max_logit", "logit_std"))
-    entropy = summaries["entropy"]
-    read = dict(zip(summaries, _plain(list(summaries.values())), strict=True))
-    counts = zip(*(getattr(entropy, name).tolist() for name in ("rows", "empty", "invalid")), strict=True)
-    excess = _first_key_excess(stats)
+def _numbers(stats: RowStats, *, detail: bool) -> Tensor:
+    """[heads, columns] of statistics [B, Hq, R]."""
     sampled = stats.rows is not None
-    records = []
-    for head, (number, (rows, empty, invalid)) in enumerate(zip(numbers, counts, strict=True)):
-        spreads: dict[str, Any] = {name: Spread(*(column[head] for column in read[name][:4])) for name in SPREADS}
-        gate, fraction = spreads["jacobian_trace"].p50, spreads["entropy_fraction"].p50
-        records.append(
-            HeadStats(
-                head=number,
-                state=state(rows, invalid, gate, fraction, excess[head]),
-                **spreads,
-                max_logit=read["max_logit"][4][head],
-                logit_std=read["logit_std"][2][head],
-                sink=read["sink"][0][head],
-                rows=rows,
-                empty=empty,
-                invalid=invalid,
-                label=stats.label,
-                predicted_gate=None,
-                predicted_entropy_fraction=None,
-                rows_total=stats.rest.shape[0] * (stats.total_rows or 0) if sampled else None,
-                entropy_interval=finite(entropy.interval[head].item()) if sampled else None,
-            )
-        )
-    return records
+    summaries = stats.summaries((*SPREADS, "logit_std"))
+    entropy = summaries["entropy"]
+    columns = [getattr(summaries[name], field) for name in SPREADS for field in ("mean", "p10", "p50", "p90")]
+    columns += [_largest(stats.max_logit), summaries["logit_std"].p50, _by_head(stats.sink).nanmean(-1), _excess(stats)]
+    columns += [entropy.interval if sampled else torch.full_like(entropy.mean, torch.nan)]
+    keys = stats.n.amax((0, 2)) if stats.n.numel() else stats.n.sum((0, 2))
+    columns += [entropy.rows, entropy.empty, entropy.invalid, keys]
+    table = torch.stack([column.double() for column in columns], 1)
+    return torch.cat([table, *_details(stats)], 1) if detail else table
 
 
-def _plain(summaries: list[Summary]) -> list[list[list[float | None]]]:
-    """Summaries as plain numbers [summary][field][head], None where a number is not finite."""
-    table = torch.stack([torch.stack([getattr(summary, name) for name in FIELDS]) for summary in summaries])
-    numbers: list[list[list[float | None]]] = table.tolist()
-    if bool(table.isfinite().all()):
-        return numbers
-    return [[[None if x is None else finite(x) for x in column] for column in columns] for columns in numbers]
+def _by_head(values: Tensor) -> Tensor:
+    """[B, H, R] → [H, B·R]."""
+    return values.transpose(0, 1).flatten(1)
+
+
+def _largest(values: Tensor) -> Tensor:
+    """The largest finite number of each head; NaN where there is none."""
+    known = _by_head(torch.where(values.isfinite(), values, -torch.inf))
+    largest = torch.cat([known, known.new_full((known.shape[0], 1), -torch.inf)], 1).amax(1)
+    return torch.where(largest.isinf(), torch.nan, largest)
+
+
+def _excess(stats: RowStats) -> Tensor:
+    """Per head, how far the first key's mean probability exceeds 1/n, over rows that see more than one key."""
+    beyond = stats.sink - 1 / stats.n.clamp(min=1)
+    return _by_head(torch.where(stats.n > 1, beyond, torch.nan)).nanmean(-1).nan_to_num(0.0)
+
+
+def _record(
+    number: int, numbers: Sequence[float | None], detail: HeadDetail | None, table: HeadTable, keys: int
+) -> HeadStats:
+    of = dict(zip(COLUMNS[4 * len(SPREADS) :], numbers[4 * len(SPREADS) :], strict=True))
+    rows, empty, invalid = (int(of[name] or 0) for name in COUNTS[:3])
+    spreads: dict[str, Any] = {name: Spread(*numbers[4 * i : 4 * i + 4]) for i, name in enumerate(SPREADS)}
+    gate, fraction = spreads["jacobian_trace"].p50, spreads["entropy_fraction"].p50
+    predicted = (None, None) if detail is None else _predicted(of["logit_std"], keys)
+    return HeadStats(
+        head=number,
+        state=state(rows, invalid, gate, fraction, of["excess"] or 0.0),
+        **spreads,
+        max_logit=of["max_logit"],
+        logit_std=of["logit_std"],
+        sink=of["sink"],
+        rows=rows,
+        empty=empty,
+        invalid=invalid,
+        label=table.label,
+        predicted_gate=predicted[0],
+        predicted_entropy_fraction=predicted[1],
+        detail=detail,
+        rows_total=table.total,
+        entropy_interval=of["interval"],
+    )
 
 
 def state(rows: int, invalid: int, gate: float | None, fraction: float | None, excess: float) -> State:
@@ -99,49 +156,32 @@ def state(rows: int, invalid: int, gate: float | None, fraction: float | None, e
     return "diffuse" if fraction is not None and fraction > DIFFUSE else "balanced"
 
 
-def _first_key_excess(stats: RowStats) -> list[float]:
-    """Per head, how far the first key's mean probability exceeds 1/n, over rows that see more than one key."""
-    beyond = stats.sink - 1 / stats.n.clamp(min=1)
-    beyond = torch.where(stats.n > 1, beyond, torch.nan)
-    return beyond.transpose(0, 1).flatten(1).nanmean(-1).nan_to_num(0.0).tolist()
-
-
-def with_detail(layers: tuple[Layer, ...], measured: list[RowStats]) -> tuple[Layer, ...]:
-    """Add histograms, profiles and predictions to each head. Takes about a millisecond a head."""
-    return tuple(
-        replace(
-            layer,
-            head_stats=tuple(
-                replace(_predicted(head, layer.keys), detail=detail)
-                for head, detail in zip(layer.head_stats, _details(stats), strict=True)
-            ),
-        )
-        for layer, stats in zip(layers, measured, strict=True)
-    )
-
-
-def _predicted(head: HeadStats, keys: int) -> HeadStats:
-    """The head with what Gaussian logits of its spread would give."""
-    if head.logit_std is None or keys < 2 or not 0 < head.logit_std < WIDEST:
-        return head
+def _predicted(logit_std: float | None, keys: int) -> tuple[float | None, float | None]:
+    """The gate and the entropy fraction that Gaussian logits of that spread would give."""
+    if logit_std is None or keys < 2 or not 0 < logit_std < WIDEST:
+        return None, None
     # Two digits of the spread fix the prediction well within its scatter over rows, and let heads share one integral.
-    row = gaussian_row(keys, float(f"{head.logit_std:.2g}"))
-    return replace(head, predicted_gate=row.jacobian_trace, predicted_entropy_fraction=row.entropy / log(keys))
+    row = gaussian_row(keys, float(f"{logit_std:.2g}"))
+    return row.jacobian_trace, row.entropy / log(keys)
 
 
-def _details(stats: RowStats) -> list[HeadDetail]:
+def _details(stats: RowStats) -> Iterator[Tensor]:
     """Histograms and profiles of each head, from statistics [B, Hq, R]."""
     gate, fraction = stats.jacobian_trace, stats.entropy_fraction
-    histograms = [_histogram(values).tolist() for values in (gate, fraction)]
-    profiles = [_profile(values).round(decimals=4).tolist() for values in (gate, fraction)]
+    yield from (_histogram(values).double() for values in (gate, fraction))
+    yield from (_profile(values).round(decimals=4) for values in (gate, fraction))
+
+
+def _detail(numbers: Tensor) -> list[HeadDetail] | list[None]:
+    """The detail of each head, from its last columns; None where there are no such columns."""
+    if not numbers.shape[1]:
+        return [None] * len(numbers)
+    counts = numbers[:, : 2 * BINS].long().unflatten(1, (2, BINS)).tolist()
+    profiles = finite_rows(numbers[:, 2 * BINS :])
+    stretches = (numbers.shape[1] - 2 * BINS) // 2
     return [
-        HeadDetail(
-            gate_histogram=tuple(histograms[0][head]),
-            entropy_histogram=tuple(histograms[1][head]),
-            position_gate=tuple(map(finite, profiles[0][head])),
-            position_entropy=tuple(map(finite, profiles[1][head])),
-        )
-        for head in range(gate.shape[1])
+        HeadDetail(tuple(gate), tuple(entropy), tuple(profile[:stretches]), tuple(profile[stretches:]))
+        for (gate, entropy), profile in zip(counts, profiles, strict=True)
     ]
 
 

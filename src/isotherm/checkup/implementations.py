@@ -3,16 +3,22 @@
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from itertools import chain, repeat
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
+from isotherm.checkup.fetch import fetched
 from isotherm.checkup.layers import layers_of
-from isotherm.checkup.measure import Batch, look, measure
+from isotherm.checkup.looking import HowMeasured
+from isotherm.checkup.measure import Batch, look, measured_heads
+from isotherm.checkup.piece import ENTRIES, OF_A_PIECE, entries, piece_of
 from isotherm.checkup.thresholds import SAME_STATISTICS
 from isotherm.checkup.wrappers import with_implementations
 from isotherm.language import Text
+from isotherm.ops import Problem
 from isotherm.probe import Capture
 from isotherm.probe.members import modules_of
 from isotherm.record import Comparison, HeadStats, Layer, NotCompared
@@ -24,6 +30,11 @@ REFUSED = Text("{part} refuses it ({error})", "{part} 拒绝切换（{error}）"
 STAYS = Text("{part} stays with {implementation}", "{part} 仍使用 {implementation}")
 RAISED = Text("the model did not run under it ({error})", "模型在该实现下无法运行（{error}）")
 NOTHING_SEEN = Text("no attention was seen under it", "在该实现下没有看到任何注意力")
+TOO_LARGE = Text(
+    "its n × n matrices of this batch do not fit in memory, and the batch cannot be cut into a piece",
+    "该批次的 n × n 矩阵放不进内存，而批次又无法截取一部分",
+)
+Seen = tuple[Sequence[Capture], tuple[Layer, ...]]
 HALF_PRECISION_ROOM = 5.0
 """How much wider the tolerance is for models in half precision."""
 
@@ -32,57 +43,76 @@ def compare_implementations(
     model: nn.Module, batch: Batch, rows: int | None, present: tuple[Layer, ...], captures: Sequence[Capture]
 ) -> tuple[tuple[Comparison, ...], tuple[NotCompared, ...]]:
     """Compare the present implementation, captured and measured as `present`, with each other one; and say which could not be
-    compared, and why. A model without a choice gives neither."""
+    compared, and why. A model without a choice gives neither. Of a large batch both run on a piece."""
     parts = with_implementations(model)
     if not parts or not present:
         return (), ()
     current = " + ".join(dict.fromkeys(part.config._attn_implementation for part in parts))
     half = next(model.parameters()).dtype.itemsize < 4
     tolerance = SAME_STATISTICS.value * (HALF_PRECISION_ROOM if half else 1.0)
-    compared, skipped = [], []
-    for other in IMPLEMENTATIONS:
-        if other == current:
-            continue
+    found = [
+        _compared(model, batch, rows, (captures, present), (current, other), tolerance)
+        for other in IMPLEMENTATIONS
+        if other != current
+    ]
+    compared = tuple(one for one in found if isinstance(one, Comparison))
+    return compared, tuple(one for one in found if isinstance(one, NotCompared))
+
+
+def _compared(
+    model: nn.Module, batch: Batch, rows: int | None, present: Seen, names: tuple[str, str], tolerance: float
+) -> Comparison | NotCompared:
+    """Compare two implementations on the batch, or on a piece of it: on ever smaller ones while memory runs out."""
+    most = ENTRIES
+    while True:
+        piece = piece_of(batch, present[0], most)
+        if piece is None:
+            return NotCompared(names[1], TOO_LARGE)
         try:
-            with switched(model, other) as why_not:
-                seen, layers = _measured(model, batch, rows) if why_not is None else ([], ())
+            ours = present if piece.on is None else _measured(model, piece.batch, rows)
+            with switched(model, names[1]) as why_not:
+                theirs = _measured(model, piece.batch, rows) if why_not is None else ([], ())
+        except torch.OutOfMemoryError:
+            torch.cuda.empty_cache()
+            most = min(most, entries(present[0]), OF_A_PIECE) // 16
+            continue
         except Exception as error:
-            seen, layers, why_not = [], (), RAISED.format(error=_said(error))
-        if layers:
-            names = current, other
-            compared.append(difference(present, layers, names, tolerance, inherited(captures, seen, present)))
-        else:
-            skipped.append(NotCompared(other, why_not or NOTHING_SEEN))
-    return tuple(compared), tuple(skipped)
+            return NotCompared(names[1], RAISED.format(error=_said(error)))
+        if not theirs[1] or not ours[1]:
+            return NotCompared(names[1], why_not or NOTHING_SEEN)
+        excused = inherited(ours[0], theirs[0], ours[1])
+        return replace(difference(ours[1], theirs[1], names, tolerance, excused), on=piece.on)
 
 
 def _said(error: Exception) -> str:
     return f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
 
 
-def _measured(model: nn.Module, batch: Batch, rows: int | None) -> tuple[list[Capture], tuple[Layer, ...]]:
-    captures = look(model, batch).captures
-    return captures, layers_of(model, captures, [measure(capture, rows) for capture in captures])
+def _measured(model: nn.Module, batch: Batch, rows: int | None) -> Seen:
+    how = HowMeasured(rows)
+    looked = look(model, batch, how)
+    return looked.captures, layers_of(model, looked.captures, measured_heads(looked, how)[1])
 
 
 def inherited(one: Sequence[Capture], other: Sequence[Capture], layers: Sequence[Layer]) -> list[float]:
     """How much each layer's statistics may differ because its q and k do: rounding in earlier layers is multiplied by the
     size of the logits, and a model whose logits are far too large multiplies it again in each layer."""
-    found = []
-    for a, b, layer in zip(one, other, layers, strict=False):
-        apart = _direction(a.problem.q, b.problem.q) + _direction(a.problem.k, b.problem.k)
-        largest = max((abs(head.max_logit or 0.0) for head in layer.head_stats), default=0.0)
-        found.append(apart * largest)
-    return found
+    pairs = list(zip(one, other, layers, strict=False))
+    apart = fetched([_direction(a.problem, b.problem) for a, b, _ in pairs])
+    largest = [max((abs(head.max_logit or 0.0) for head in layer.head_stats), default=0.0) for _, _, layer in pairs]
+    return [(finite(float(gap)) or 0.0) * size for gap, size in zip(apart, largest, strict=True)]
 
 
-def _direction(a: Tensor, b: Tensor) -> float:
-    """How far `b` is from a multiple of `a`, as a part of its size. 0 if they cannot be compared."""
-    if a.shape != b.shape or not a.numel():
-        return 0.0
-    a, b = a.double(), b.double()
-    rest = b - a * ((a * b).sum() / a.square().sum())
-    return finite((rest.norm() / b.norm()).item()) or 0.0
+def _direction(one: Problem, other: Problem) -> Tensor:
+    """How far q and k of `other` are from a multiple of those of `one`, as a part of their sizes. 0 if they cannot be
+    compared."""
+    total = torch.zeros((), dtype=torch.float64, device=one.q.device)
+    for name in "qk":
+        a, b = getattr(one, name).double(), getattr(other, name).double()
+        if a.shape == b.shape and a.device == b.device and a.numel():
+            rest = b - a * ((a * b).sum() / a.square().sum())
+            total = total + (rest.norm() / b.norm()).to(total.device).nan_to_num(0.0, 0.0, 0.0)
+    return total
 
 
 _turns = threading.Condition()

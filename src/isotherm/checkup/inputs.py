@@ -69,7 +69,7 @@ def tensors(batch: Any) -> Iterator[Tensor]:
 
 
 def _lengths(captures: Sequence[Capture]) -> set[int]:
-    return {capture.total or capture.problem.q.shape[2] for capture in captures if capture.kind == "self"}
+    return {capture.queries for capture in captures if capture.kind == "self"}
 
 
 def _seen(captures: Sequence[Capture], batch: int) -> int:
@@ -79,7 +79,7 @@ def _seen(captures: Sequence[Capture], batch: int) -> int:
         return 0
     q, k = first.problem.q, first.problem.k
     windows = q.shape[0] // batch if batch and q.shape[0] % batch == 0 else 1
-    return windows * (q.shape[3] if first.kind == "channel" else max(q.shape[2], k.shape[2]))
+    return windows * (q.shape[3] if first.kind == "channel" else max(first.queries, k.shape[2]))
 
 
 def _height_and_width(shape: tuple[int, ...]) -> tuple[int, int]:
@@ -97,6 +97,6 @@ def across_pictures(capture: Capture, model: nn.Module, batch: Any) -> Capture:
     first = next(tensors(batch), None)
     if first is None or first.dim() != 4 or not first.is_floating_point() or capture.implementation != "multi-head":
         return capture
-    module, (sequences, _, rows, _) = model.get_submodule(capture.name), capture.problem.q.shape
+    module, sequences, rows = model.get_submodule(capture.name), capture.problem.q.shape[0], capture.queries
     across = rows == capture.problem.k.shape[2] == first.shape[0] != sequences
     return replace(capture, kind="batch") if across and not getattr(module, "batch_first", True) else capture

@@ -1,5 +1,6 @@
 """One record per captured call: its heads, and its scale against the declared one."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 from torch import nn
@@ -7,13 +8,12 @@ from torch import nn
 from isotherm.checkup.audit import audit
 from isotherm.checkup.declarations import Declarations
 from isotherm.checkup.declare import CONVENTION, Declared, LayerPlace, declared
-from isotherm.checkup.heads import heads_of_layers
+from isotherm.checkup.heads import LayerHeads
 from isotherm.language import Text
 from isotherm.probe import Capture
 from isotherm.probe.members import modules_of
 from isotherm.record import Layer, ScaleAudit
 from isotherm.scale import Rule
-from isotherm.stats import RowStats
 
 NO_RULE = Declared("", None, CONVENTION)
 NO_CONVENTION = Text(
@@ -24,16 +24,15 @@ NO_CONVENTION = Text(
 def layers_of(
     model: nn.Module,
     captures: list[Capture],
-    measured: list[RowStats],
+    heads: Sequence[LayerHeads],
     *,
     yours: Declarations = Declarations(),  # noqa: B008, it is frozen
 ) -> tuple[Layer, ...]:
-    """The layers of captured and measured calls. `yours` are the rules that you declared."""
+    """The layers of captured calls whose heads were measured. `yours` are the rules that you declared."""
     layers, modules = [], {name.replace("_orig_mod.", ""): module for name, module in modules_of(model)}
-    for index, (capture, stats, heads) in enumerate(zip(captures, measured, heads_of_layers(measured), strict=True)):
+    for index, (capture, measured) in enumerate(zip(captures, heads, strict=True)):
         place = place_of(modules, index, capture)
         expected = _expected(capture, place, yours.at(index, capture.name))
-        keys = int(stats.n.max()) if stats.n.numel() else 0
         layers.append(
             Layer(
                 index=index,
@@ -42,10 +41,10 @@ def layers_of(
                 heads=capture.problem.q.shape[1],
                 kv_heads=capture.problem.k.shape[1],
                 head_dim=capture.problem.q.shape[3],
-                keys=keys,
+                keys=measured.keys,
                 implementation=capture.implementation,
                 scale=_audited(capture, expected),
-                head_stats=heads,
+                head_stats=measured.records,
             )
         )
     return tuple(layers)

@@ -1,23 +1,27 @@
-"""Run a model once under the probe and measure every softmax row of what it captured."""
+"""Run a model once under the probe."""
 
 import copy
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
+from isotherm.checkup.heads import LayerHeads, head_tables, read_heads
 from isotherm.checkup.inputs import across_pictures
+from isotherm.checkup.looking import MEASURING, CheckSession, HowMeasured, Taken
 from isotherm.checkup.padding import with_padding
-from isotherm.ops import Problem, statistics_at
-from isotherm.probe import Capture, NotFinite, Seen, is_finite, probe
+from isotherm.checkup.rows import without_padding
+from isotherm.checkup.together import Wanted, measure_together
+from isotherm.language import Text
+from isotherm.probe import Capture, NotFinite, is_finite
+from isotherm.probe.attach import follow
 from isotherm.probe.heads import head_count
 from isotherm.probe.kinds import with_landmarks
 from isotherm.probe.slices import merge_slices
 from isotherm.record import Unseen
-from isotherm.stats import Moments, RowStats
+from isotherm.stats import RowStats
 
 Batch = Mapping[str, Any] | Sequence[Any] | Tensor
 """Keyword arguments for the model, positional ones, or one tensor."""
@@ -25,28 +29,35 @@ Batch = Mapping[str, Any] | Sequence[Any] | Tensor
 
 class Look(NamedTuple):
     """One forward under the probe: its captures, what the probe could not see, the first output that was not finite (None if
-    all were), and the seconds it took."""
+    all were), the seconds it took, and what was measured of calls while it ran, by their index."""
 
     captures: list[Capture]
     unseen: list[Unseen]
     not_finite: NotFinite | None
     seconds: float
+    taken: Mapping[int, Taken] = {}
 
 
-def look(model: nn.Module, batch: Batch) -> Look:
+def look(model: nn.Module, batch: Batch, how: HowMeasured = HowMeasured()) -> Look:  # noqa: B008, it is frozen
     """Run one forward under the probe, and a second one if there is something to look at more closely. The caller's grad mode
-    is kept, and no capture holds on to the graph."""
-    seen, output, seconds = _look(model, batch, ())
-    if seen.suspects:
-        seen, output, _ = _look(model, batch, seen.suspects)
+    is kept, and no capture holds on to the graph. `how` is about calls that are measured at once."""
+
+    def follow_through(closely: Sequence[str]) -> tuple[CheckSession, Any, float]:
+        return _look(CheckSession(model, closely, how), batch)
+
+    session, output, seconds = follow_through(())
+    if session.seen.suspects:
+        session, output, _ = follow_through(session.seen.suspects)
+    seen = session.seen
     not_finite = seen.not_finite
     if not_finite is None and not is_finite(output):
         not_finite = NotFinite("", None)
     captures, place = merge_slices(seen.captures, _head_counts(model, seen.captures))
     if not_finite is not None and not_finite.capture is not None:
         not_finite = NotFinite(not_finite.module, place[not_finite.capture])
+    taken = {place[old]: one for old, one in session.taken.items() if place.count(place[old]) == 1}
     captures = [across_pictures(capture, model, batch) for capture in with_landmarks(captures)]
-    return Look(with_padding(captures, model, batch), seen.unseen, not_finite, seconds)
+    return Look(with_padding(captures, model, batch), seen.unseen, not_finite, seconds, taken)
 
 
 def _head_counts(model: nn.Module, captures: Sequence[Capture]) -> dict[str, int | None]:
@@ -61,12 +72,12 @@ def _submodule(model: nn.Module, name: str) -> nn.Module | None:
         return None
 
 
-def _look(model: nn.Module, batch: Batch, closely: Sequence[str]) -> tuple[Seen, Any, float]:
-    with torch.random.fork_rng(), probe(model, closely) as seen:
+def _look(session: CheckSession, batch: Batch) -> tuple[CheckSession, Any, float]:
+    with torch.random.fork_rng(), follow(session):
         started = time.perf_counter()
-        output = call(model, batch)
+        output = call(session.model, batch)
         seconds = time.perf_counter() - started
-    return seen, output, seconds
+    return session, output, seconds
 
 
 def call(model: nn.Module, batch: Batch) -> Any:
@@ -79,40 +90,20 @@ def call(model: nn.Module, batch: Batch) -> Any:
     return model(*(copy.copy(value) if isinstance(value, Mapping) else value for value in batch))
 
 
-def measure(capture: Capture, rows: int | None = None) -> RowStats:
-    """Measure a captured call: every row, or `rows` rows spread evenly. Padded rows become empty."""
-    stats = statistics(capture.problem, capture.sink, rows, [capture.problem.scale], padded=capture.padded)[0]
-    if capture.rows is None:
-        return stats
-    kept = capture.rows if stats.rows is None else capture.rows[stats.rows]
-    return replace(stats, rows=kept, total_rows=capture.total)
+def measured_heads(looked: Look, how: HowMeasured) -> tuple[list[RowStats], list[LayerHeads]]:
+    """The row statistics of every captured call, and its heads. What was measured while the model ran is not measured again."""
+    captures, taken = looked.captures, looked.taken
+    new = [index for index in range(len(captures)) if index not in taken]
+    wanted = [Wanted(captures[index], how.rows, [captures[index].problem.scale]) for index in new]
 
+    def tell(what: Text, number: int) -> None:
+        how.progress(what, 0.1 + 0.4 * new[number] / len(captures))
 
-def statistics(
-    problem: Problem, sink: Tensor | None, rows: int | None, scales: Sequence[float], *, padded: Tensor | None
-) -> list[RowStats]:
-    """Measure a problem at each of several scales, which share one pass over the keys where they can. Rows that are True in
-    `padded` [B, T] become empty."""
-    total, chosen = problem.q.shape[2], None
-    if rows is not None and rows < total:
-        # From the last row, so that one row alone is not the first: under a causal mask that sees a single key.
-        chosen = torch.linspace(total - 1, 0, rows, device=problem.q.device).long().unique()
-    found = [_without_padding(stats, padded) for stats in statistics_at(problem, scales, chosen)]
-    return found if sink is None else [stats.with_sink(sink.view(-1, 1)) for stats in found]
-
-
-def quantile(values: Tensor, fraction: float) -> float | None:
-    """The finite value that this fraction of the others lies below; None if none is finite."""
-    known = values[values.isfinite()]
-    if not known.numel():
-        return None
-    return known.kthvalue(1 + round(fraction * (known.numel() - 1))).values.item()
-
-
-def _without_padding(stats: RowStats, padded: Tensor | None) -> RowStats:
-    if padded is None:
-        return stats
-    padded = padded if stats.rows is None else padded[:, stats.rows.to(padded.device)]
-    moments = stats.moments
-    real = ~padded.unsqueeze(1).to(moments.count.device)
-    return replace(stats, moments=Moments(moments.count * real, moments.mean, moments.m2))
+    stats = {new[number]: one for number, (one,) in measure_together(wanted, MEASURING, how.remarks, tell)}
+    late = [index for index, one in taken.items() if one.padded is not captures[index].padded]
+    stats |= {index: without_padding(taken[index].stats, captures[index].padded) for index in late}
+    measured = [stats[index] if index in stats else taken[index].stats for index in range(len(captures))]
+    fresh = sorted(stats)
+    found = dict(zip(fresh, head_tables([measured[index] for index in fresh], detail=how.detail), strict=True))
+    tables = [found[index] if index in found else taken[index].heads for index in range(len(captures))]
+    return measured, read_heads(tables)

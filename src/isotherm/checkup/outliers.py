@@ -17,6 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from isotherm.checkup import thresholds as limits
+from isotherm.checkup.fetch import fetched
 from isotherm.checkup.findings import Evidence, finding
 from isotherm.checkup.known_rules import kind_of
 from isotherm.language import Text
@@ -76,9 +77,12 @@ def outliers(model: nn.Module, captures: Sequence[Capture], layers: Sequence[Lay
     """Findings about layers and heads that stand apart. A layer that runs several times counts once, and one whose head stands
     apart is not named as well."""
     first = {layer.name: layer.index for layer in reversed(layers)}
+    sides = {index: _sides(model, captures[index], layers[index]) for index in sorted(first.values())}
+    numbers = iter(fetched([size for pair in sides.values() for side in pair for size in side.sizes]))
     kinds: dict[tuple[object, ...], list[Sized]] = {}
-    for index in sorted(first.values()):
-        for one in _sizes(model, captures[index], layers[index]):
+    for index, pair in sides.items():
+        read = [[next(numbers).tolist() for _ in side.sizes] for side in pair]
+        for one in _sizes(layers[index], pair, read):
             if isfinite(one.size) and one.size > 0:
                 kinds.setdefault(one.kind, []).append(one)
     found = [one for siblings in kinds.values() for one in _apart(siblings)]
@@ -93,37 +97,66 @@ def outliers(model: nn.Module, captures: Sequence[Capture], layers: Sequence[Lay
     return sorted(kept, key=lambda one: (one.layer or 0, -1 if one.head is None else one.head))
 
 
-def _sizes(model: nn.Module, capture: Capture, layer: Layer) -> Iterator[Sized]:
-    """All that is compared of one layer."""
-    q, k = (_rms(_some(used), (0, 2, 3)).tolist() for used in (capture.problem.q, capture.problem.k))
-    own, others = _projection(model, capture.q_factor), _projection(model, capture.k_factor)
-    yield from _of_side(own, layer, "q", q, capture.q_factor)
-    yield from _of_side(others, layer, "k", k, capture.k_factor)
-    source, other = capture.q_factor.source, capture.k_factor.source
-    weight = own[1]
-    if weight is not None and source == other and capture.k_factor.kind != "normalised" and median(q) and median(k):
-        whole, shape = float(_rms(weight, (0, 1))), tuple(weight.shape)
-        lean = median(q) / median(k)
+@dataclass(frozen=True, eq=False)
+class SideSizes:
+    """q or k of a layer: the projection that it comes from, whether the rows of its weight are known to be the heads, and what
+    is to be read, on its device: lengths of each head's vectors, then sizes of each head's weights if `by_head`, then the size
+    of the whole weight if q and k come from one."""
+
+    which: Literal["q", "k"]
+    factor: Factor
+    weight: Tensor | None
+    by_head: bool
+    sizes: tuple[Tensor, ...]
+
+
+def _sides(model: nn.Module, capture: Capture, layer: Layer) -> tuple[SideSizes, SideSizes]:
+    problem, (q, k) = capture.problem, (capture.q_factor, capture.k_factor)
+    one = q.source == k.source
+    return (
+        _side(_projection(model, q), layer, "q", problem.q, q, whole=one),
+        _side(_projection(model, k), layer, "k", problem.k, k, whole=False),
+    )
+
+
+def _side(
+    projection: Projection, layer: Layer, which: Literal["q", "k"], vectors: Tensor, factor: Factor, *, whole: bool
+) -> SideSizes:
+    (module, weight), heads = projection, vectors.shape[1]
+    by_head = weight is not None and isinstance(module, nn.Linear) and weight.shape[0] == heads * layer.head_dim
+    sizes = [_rms(_some(vectors), (0, 2, 3))]
+    if weight is not None and by_head:
+        rows = weight.unflatten(0, (heads, -1))
+        sizes.append(_rms(rows[:, :: max(1, layer.head_dim // ROWS), :: max(1, weight.shape[1] // COLUMNS)], (1, 2)))
+    if weight is not None and whole:
+        sizes.append(_rms(weight, (0, 1)))
+    return SideSizes(which, factor, weight, by_head, tuple(sizes))
+
+
+def _sizes(layer: Layer, sides: tuple[SideSizes, SideSizes], read: Sequence[Sequence[list[float]]]) -> Iterator[Sized]:
+    """All that is compared of one layer. `read` are the sizes of both sides."""
+    (own, other), (of_q, of_k) = sides, read
+    yield from _of_side(own, layer, of_q)
+    yield from _of_side(other, layer, of_k)
+    q, k = median(of_q[0]), median(of_k[0])
+    source = own.factor.source
+    if own.weight is not None and source == other.factor.source and other.factor.kind != "normalised" and q and k:
+        whole, shape = float(of_q[-1]), tuple(own.weight.shape)  # type: ignore[arg-type]
         yield Sized(layer, None, "q and k", WEIGHTS, source, whole, None, shape)
-        yield Sized(layer, None, "q", VECTORS, source, lean, whole, shape)
-        yield Sized(layer, None, "k", VECTORS, source, 1 / lean, whole, shape)
+        yield Sized(layer, None, "q", VECTORS, source, q / k, whole, shape)
+        yield Sized(layer, None, "k", VECTORS, source, k / q, whole, shape)
 
 
-def _of_side(
-    projection: Projection, layer: Layer, which: Literal["q", "k"], vectors: list[float], factor: Factor
-) -> Iterator[Sized]:
+def _of_side(side: SideSizes, layer: Layer, read: Sequence[list[float]]) -> Iterator[Sized]:
     """What is compared of q or k alone."""
+    which, factor, vectors = side.which, side.factor, read[0]
     spreads, group = [head.logit_std for head in layer.head_stats], layer.heads // len(vectors)
     source = (
         layer.name if factor.kind == "normalised" else factor.source
     )  # behind a norm the projection does not matter
     known = [spread for spread in spreads if spread is not None]
-    module, weight = projection
-    if weight is not None and isinstance(module, nn.Linear) and weight.shape[0] == len(vectors) * layer.head_dim:
-        rows = weight.unflatten(0, (len(vectors), -1))[
-            :, :: max(1, layer.head_dim // ROWS), :: max(1, weight.shape[1] // COLUMNS)
-        ]
-        sizes, shape = _rms(rows, (1, 2)).tolist(), tuple(weight.shape)
+    if side.weight is not None and side.by_head:
+        sizes, shape = read[1], tuple(side.weight.shape)
         yield Sized(layer, None, which, WEIGHTS, source, median(sizes), None, shape)
         for head, (size, length) in enumerate(zip(sizes, vectors, strict=True)):
             yield Sized(layer, head * group, which, WEIGHTS, source, size, length, shape)

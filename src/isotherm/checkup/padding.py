@@ -53,8 +53,8 @@ def _from_the_block(cross: Capture, before: Sequence[Capture]) -> Tensor | None:
     That the two belong together is certain if they share a block, and if the keys of the cross-attention are not padded in the
     same way: otherwise that self-attention may be the one of the other sequence.
     """
-    shape = cross.problem.q.shape[0], cross.problem.q.shape[2]
-    alike = (c for c in reversed(before) if c.kind == "self" and (c.problem.q.shape[0], c.problem.q.shape[2]) == shape)
+    shape = cross.problem.q.shape[0], cross.queries
+    alike = (c for c in reversed(before) if c.kind == "self" and (c.problem.q.shape[0], c.queries) == shape)
     own = next(alike, None)
     if own is None or own.padded is None:
         return None
@@ -80,7 +80,7 @@ def _from_the_batch(capture: Capture, masks: Mapping[str, Tensor], *, has_encode
     if capture.kind == "cross" and not in_decoder:
         return None
     mask = masks.get("decoder_attention_mask" if in_decoder else "attention_mask")
-    shape = capture.problem.q.shape[0], capture.problem.q.shape[2]
+    shape = capture.problem.q.shape[0], capture.queries
     if mask is None or mask.is_nested or mask.shape != shape:
         return None
     padded = mask == 0 if bool((mask >= 0).all()) else mask < 0  # numbers below 0 are added to the logits

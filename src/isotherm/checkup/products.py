@@ -5,10 +5,12 @@ A scale multiplies q·k alone, so only q·k can be too hot. A bias may be as ste
 
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import cache
+from functools import partial
 
 from isotherm.checkup.heads import heads_of_layers
-from isotherm.checkup.measure import measure
+from isotherm.checkup.looking import MEASURING
+from isotherm.checkup.memory import Remarks
+from isotherm.checkup.rows import measure
 from isotherm.language import Text
 from isotherm.probe import Capture
 from isotherm.record import Finding
@@ -25,17 +27,24 @@ NOT_FOLLOWED = Text("these logits could not be described as a multiple of it.", 
 class Products:
     """The spread that q·k alone gives the logits of each head. It is measured when it is asked for."""
 
-    def __init__(self, captures: Sequence[Capture], rows: int | None) -> None:
-        self._captures, self._rows = captures, rows
-        self.spreads = cache(self._spreads)
+    def __init__(self, captures: Sequence[Capture], rows: int | None, remarks: Remarks) -> None:
+        self._captures, self._rows, self._remarks = captures, rows, remarks
+        self._known: dict[int, tuple[float, ...] | None] = {}
+
+    def spreads(self, layer: int) -> tuple[float, ...] | None:
+        """One number for each head. None if nothing is added to q·k, or if the logits are no multiple of it."""
+        if layer not in self._known:
+            self._known[layer] = self._spreads(layer)
+        return self._known[layer]
 
     def _spreads(self, layer: int) -> tuple[float, ...] | None:
-        """One number for each head. None if nothing is added to q·k, or if the logits are no multiple of it."""
         capture = self._captures[layer]
         if capture.problem.bias is None or not capture.affine:
             return None
         alone = replace(capture, problem=replace(capture.problem, bias=None))
-        return tuple(head.logit_std or 0.0 for head in heads_of_layers([measure(alone, self._rows)])[0])
+        doing, total = MEASURING.format(name=capture.name), capture.problem.q.shape[2]
+        stats = self._remarks.within_memory(doing, partial(measure, alone), self._rows, total)
+        return tuple(head.logit_std or 0.0 for head in heads_of_layers([stats])[0])
 
     def judged(self, finding: Finding) -> Finding:
         """A finding about a frozen head: a note if a bias alone makes it, a warning if it is not known what does."""

@@ -2,10 +2,12 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import islice
 
 import torch
 from torch import Tensor, nn
 
+from isotherm.checkup.fetch import fetched
 from isotherm.checkup.inputs import contents
 from isotherm.checkup.measure import Batch
 from isotherm.checkup.weights import Weights
@@ -58,8 +60,15 @@ def _looks_untrained(model: nn.Module) -> bool:
     if any(bool(count) for norm in norms if (count := getattr(norm, "num_batches_tracked", None)) is not None):
         return False
     gains = (gain for norm in norms for gain in _gains(norm))
-    initial = (bool(gain.eq(1).all() or gain.eq(0).all()) for gain in gains)
-    return next(initial, False) and all(initial)  # the first gain that training has moved decides
+    first = list(islice(gains, 1))
+    # The first gain that training has moved decides. The others are read together.
+    return _are_initial(first) and (_are_initial(rest) if (rest := list(gains)) else True)
+
+
+def _are_initial(gains: Sequence[Tensor]) -> bool:
+    """Whether there are gains, and each of them is all ones or all zeros."""
+    ends = fetched([torch.stack([gain.min(), gain.max()]) for gain in gains]) if gains else []
+    return bool(ends) and all(low == high and low in (0, 1) for low, high in (one.tolist() for one in ends))
 
 
 def _gains(norm: nn.Module) -> Iterator[Tensor]:

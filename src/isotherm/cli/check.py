@@ -92,6 +92,12 @@ def _record(options: CheckOptions, spec: str | None) -> CheckRecord:
     """A record, read from an earlier report or made from a model."""
     if spec is not None and spec.endswith(".json") and not Path(spec).is_dir():
         return read_report(Path(spec))
+    with _progress() as told:
+        told(Text("starting", "启动"), 0.0)  # importing torch takes seconds
+        return _examined(options, spec, told)
+
+
+def _examined(options: CheckOptions, spec: str | None, told: "Progress") -> CheckRecord:
     from isotherm.checkup.batch import make_batch, read_text
     from isotherm.checkup.declarations import from_words, read_declared
     from isotherm.checkup.examine import examine, without_gradients
@@ -107,7 +113,7 @@ def _record(options: CheckOptions, spec: str | None) -> CheckRecord:
         declared = from_words(options.declared)
         read_declared(declared)
     text = read_text(options.text, options.tokens)
-    with _progress() as told, named(declared="--declared"):
+    with named(declared="--declared"):
         loaded = load(spec, _loading(options), told)
         if loaded.batch is None:
             batch: Batch = make_batch(loaded, text, options.tokens)
@@ -143,8 +149,9 @@ def _loading(options: CheckOptions) -> "Loading":
 def _progress() -> Iterator["Progress"]:
     """A bar on a terminal. A name on it comes from a model, and may look like rich's markup."""
     from rich.markup import escape
+    from rich.progress import TimeElapsedColumn
 
-    with progress_bar() as bar:
+    with progress_bar(TimeElapsedColumn()) as bar:
         task = bar.add_task(str(Text("loading", "加载模型")), total=1.0)
         yield lambda what, done: bar.update(task, description=escape(printable(str(what), 60)), completed=done)
 

@@ -11,10 +11,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from isotherm.checkup.measure import statistics
+from isotherm.checkup.rows import statistics
 from isotherm.checkup.thresholds import SATURATED
 from isotherm.ops import Problem
 from isotherm.probe.capture import Capture, Factor, Kept
+from isotherm.probe.later import Unknown
 from isotherm.probe.session import Call, Session
 from isotherm.stats import RowStats
 
@@ -78,6 +79,8 @@ class TrainingSession(Session):
     `trusted` outlives the session: calls that were once replayed and gave what the model computed are not replayed again.
     """
 
+    at_once = True
+
     def __init__(self, model: nn.Module, rows: int | None, trusted: set[tuple[str, str]], *, traces: bool) -> None:
         super().__init__(model)
         self.traces = traces
@@ -113,9 +116,10 @@ class TrainingSession(Session):
                 self._measured[-1].squares[name].append(_squares(tensor))
         return True
 
-    def add(self, capture: Capture) -> None:
+    def add(self, capture: Capture, unknown: Unknown | None = None) -> None:
         """Measure the call now."""
-        super().add(capture)
+        super().add(capture, unknown)
+        capture = self.seen.captures[-1]
         with torch.autocast(capture.problem.q.device.type, enabled=False):
             self._measured.append(LayerTotals.of(_measure(capture, self._rows)))
         self._heads.append((capture.problem.q.shape[1], capture.problem.k.shape[1]))

@@ -40,9 +40,16 @@ def probe(model: nn.Module, closely: Iterable[str] = ()) -> Iterator[Seen]:
     if not isinstance(model, nn.Module):
         raise ArgumentError("model", Text("a torch.nn.Module", "一个 torch.nn.Module"), got=type(model).__name__)
     session = Session(model, frozenset(closely))
+    with follow(session):
+        yield session.seen
+
+
+@contextmanager
+def follow(session: Session) -> Iterator[None]:
+    """Have a session follow its model in this thread while the block runs."""
     opened = open_session(session)
     try:
-        yield session.seen
+        yield
     finally:
         opened.close()
         session.finish()

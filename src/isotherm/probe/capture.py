@@ -77,7 +77,7 @@ class Capture:
     - `rows`, `total`: which rows were kept, and of how many; None if all were.
     - `affine`: False if the logits are no affine function of q·k, None if they were not made of one q·k that is known. Then the
       problem holds them as its bias, beside q·k times 0.
-    - `padded` [B, T]: True where the query is padding. None if no query is known to be.
+    - `padded` [B, T]: True where the query is padding, of all queries. None if none is known to be.
     - `multiplied`: q·k was multiplied by a number for each head, or for each query, beside the problem's scale.
     """
 
@@ -95,6 +95,11 @@ class Capture:
     affine: bool | None = True
     padded: Tensor | None = None
     multiplied: Literal["by-head", "by-query"] | None = None
+
+    @property
+    def queries(self) -> int:
+        """How many queries the call had, kept or not."""
+        return self.problem.q.shape[2] if self.total is None else self.total
 
 
 @dataclass(eq=False)

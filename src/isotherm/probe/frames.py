@@ -28,10 +28,23 @@ def _matches(pattern: re.Pattern[str], class_name: str) -> bool:
     return pattern.search(class_name) is not None
 
 
+@dataclass(frozen=True)
+class Recorded:
+    """What is known of a projection or a norm without its tensors: `made` is the memory its output was written to, `given` that
+    of its input, `width` its number of features."""
+
+    name: str
+    kind: Literal["projection", "norm"]
+    made: int
+    given: int | None
+    parts: tuple[Part, ...]
+    width: int
+
+
 @dataclass(eq=False)
 class Record:
     """The output of a projection or a norm. `made` is the memory it was written to, `source` is the module's input, `parts` are
-    the parameters of a projection without a module."""
+    the parameters of a projection without a module. `samples` are vectors of it that were gathered already."""
 
     name: str
     kind: Literal["projection", "norm"]
@@ -39,6 +52,12 @@ class Record:
     source: Tensor | None
     made: int
     parts: tuple[Part, ...] = ()
+    samples: dict[tuple[int, ...], Any] = field(default_factory=dict)
+
+    @functools.cached_property
+    def about(self) -> Recorded:
+        """The record without its tensors."""
+        return Recorded(self.name, self.kind, self.made, self.given, self.parts, self.output.shape[-1])
 
     @property
     def given(self) -> int | None:

@@ -9,22 +9,21 @@ from torch import Tensor, nn
 
 from isotherm.ops import Problem
 from isotherm.probe.capture import Capture
-from isotherm.probe.frames import Frame, Record
+from isotherm.probe.frames import Frame, Recorded
 from isotherm.probe.keep import storage_of
 from isotherm.record import Kind
 
 CROSS = re.compile(r"cross|enc_?dec|encoder_att|multihead_attn|src_att", re.IGNORECASE)
 CHANNEL = re.compile(r"XCA|cross_?covariance|channel_?att", re.IGNORECASE)
-Sources = tuple[Record | None, Record | None]
+Sources = tuple[Recorded | None, Recorded | None]
 """The projections that q and k came from."""
 
 
-def kind_of(problem: Problem, name: str, frames: list[Frame], module: nn.Module | None, sources: Sources) -> Kind:
+def kind_of(problem: Problem, name: str, frames: list[Frame], module: nn.Module | None) -> Kind | None:
     """Decide by the axes of the projection that q's vectors run along, then by the module's `is_cross_attention`, then by its
-    name, then by what q and k were projected from.
+    name. None if what q and k were projected from decides.
 
-    The number of keys decides nothing, because a cache makes S larger than T in self-attention. A single query (decoding)
-    counts as self-attention: its keys usually come from a cache.
+    The number of keys decides nothing, because a cache makes S larger than T in self-attention.
     """
     subject = module if module is not None else (frames[-1].module if frames else None)
     square = problem.q.shape[2] == problem.k.shape[2]
@@ -36,31 +35,36 @@ def kind_of(problem: Problem, name: str, frames: list[Frame], module: nn.Module 
     said = getattr(subject, "is_cross_attention", None)
     if (isinstance(said, bool) and said) or any(CROSS.search(word) for word in words):
         return "cross"
-    q, k = sources
-    if problem.visibility.causal or q is None or k is None or q is k or q.given is None or q.given == k.given:
-        return "self"
-    made_by = _made_by(frames)
-    (q_root, q_latent), (k_root, k_latent) = _root(q, made_by), _root(k, made_by)
-    return "self" if problem.q.shape[2] == 1 or q_latent or k_latent or q_root == k_root else "cross"
+    return "self" if problem.visibility.causal else None
 
 
-def has_one_input(frames: list[Frame], sources: Sources) -> bool:
-    """Whether q and k are known to be projections of one tensor."""
-    q, k = sources
-    if q is None or k is None:
-        return False
-    if q is k or (q.given is not None and q.given == k.given):
-        return True
-    made_by = _made_by(frames)
-    q_root, k_root = _root(q, made_by)[0], _root(k, made_by)[0]
-    return q_root is not None and q_root == k_root
+class Ancestry:
+    """What the projections and norms that the frames have recorded were given."""
+
+    def __init__(self, frames: list[Frame]) -> None:
+        self._made_by = {record.made: record.about for frame in frames for record in frame.records}
+
+    def are_one(self, sources: Sources) -> bool:
+        """Whether q and k are known to be projections of one tensor."""
+        q, k = sources
+        if q is None or k is None:
+            return False
+        if q == k or (q.given is not None and q.given == k.given):
+            return True
+        q_root, k_root = _root(q, self._made_by)[0], _root(k, self._made_by)[0]
+        return q_root is not None and q_root == k_root
+
+    def kind(self, sources: Sources, queries: int) -> Kind:
+        """Whether q and k come from one sequence. A single query (decoding) counts as self-attention: its keys usually come
+        from a cache."""
+        q, k = sources
+        if q is None or k is None or q == k or q.given is None or q.given == k.given:
+            return "self"
+        (q_root, q_latent), (k_root, k_latent) = _root(q, self._made_by), _root(k, self._made_by)
+        return "self" if queries == 1 or q_latent or k_latent or q_root == k_root else "cross"
 
 
-def _made_by(frames: list[Frame]) -> dict[int, Record]:
-    return {record.made: record for frame in frames for record in frame.records}
-
-
-def _root(record: Record, made_by: dict[int, Record]) -> tuple[int | None, bool]:
+def _root(record: Recorded, made_by: dict[int, Recorded]) -> tuple[int | None, bool]:
     """The memory that a projection's input came from, looking through norms; and whether another projection made that input
     (latent attention, which caches what lies between the two)."""
     given = record.given
@@ -121,7 +125,7 @@ def with_landmarks(captures: Sequence[Capture]) -> Iterator[Capture]:
 
 
 def _shape(call: Capture) -> tuple[int, int]:
-    return call.problem.q.shape[2], call.problem.k.shape[2]
+    return call.queries, call.problem.k.shape[2]
 
 
 def _is_pooled(call: Capture) -> bool:

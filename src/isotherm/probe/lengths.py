@@ -4,20 +4,17 @@ A `Measure` says how far the ratios of the lengths are from that form (one numbe
 which block of a projection is which head, and whether this is the projection: with the wrong blocks no form fits.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from isotherm.probe.capture import HeadLayout
-from isotherm.probe.frames import Record
-from isotherm.probe.layouts import assignments, tokens
+from isotherm.probe.frames import Recorded
+from isotherm.probe.layouts import assignments
+from isotherm.probe.sampled import Candidate
 
-TOKENS = 48
-"""How many tokens are compared, spread over the sequence."""
-SEQUENCES = 4
-"""How many sequences of the batch are compared."""
 TOKENS_FOR_LAYOUT = 8
 """How many tokens are compared to find out which block of a projection is which head."""
 ENOUGH = 4
@@ -30,14 +27,17 @@ Measure = Callable[[Tensor, Tensor], Tensor]
 @dataclass(frozen=True)
 class Match:
     """`ratio` is used length / projected length, [B, T, H]; `spread` is its distance from the form that was asked for. `way`
-    [H] says which of the record's `blocks` blocks of `dim` features is which head."""
+    [H] says which of the record's blocks is which head."""
 
-    record: Record
+    pair: Candidate
     ratio: Tensor
     spread: float
     way: Tensor
-    blocks: int
-    dim: int
+
+    @property
+    def record(self) -> Recorded:
+        """The projection or norm."""
+        return self.pair.record
 
     @property
     def value(self) -> float:
@@ -48,53 +48,46 @@ class Match:
     def layout(self) -> HeadLayout | None:
         """Which features are which head. Blocks that are not parts of the last dimension (a projection of each head by itself)
         are told apart by nothing in the weights, so the layout is known only if every block is a head."""
-        width, way = self.record.output.shape[-1], self.way.tolist()
-        if self.blocks * self.dim == width:
-            return HeadLayout(width, self.dim, tuple(block * self.dim for block in way))
-        return HeadLayout(width, self.dim) if len(set(way)) == self.blocks else None
+        width, way, (blocks, dim) = self.record.width, self.way.tolist(), self.pair.output.at.shape[-2:]
+        if blocks * dim == width:
+            return HeadLayout(width, dim, tuple(block * dim for block in way))
+        return HeadLayout(width, dim) if len(set(way)) == blocks else None
 
 
-def matches(used: Tensor, records: list[Record], measure: Measure, enough: float = 0.0) -> list[Match]:
+def matches(pairs: Sequence[Candidate], measure: Measure, enough: float = 0.0) -> list[Match]:
     """For each record, latest first, its best assignment of blocks to heads. A spread below `enough` ends the search."""
-    batch, _, length, dim = used.shape
     found: list[Match] = []
-    for record in reversed(records):
-        for output in tokens(record.output, batch, length, dim):
-            for own, projected in _aligned(used, output):
-                match = _closest(record, own, projected, measure, dim)
-                found += [] if match is None else [match]
-        if any(match.spread < enough for match in found):
+    before = None
+    for pair in pairs:
+        if pair.record is not before and any(match.spread < enough for match in found):
             break
+        match, before = _closest(pair, measure), pair.record
+        found += [] if match is None else [match]
     return found
 
 
-def lengths(vectors: Tensor) -> Tensor:
-    """Lengths of the vectors in the last dimension, in float64."""
-    return torch.linalg.vector_norm(vectors.double(), dim=-1)
-
-
-def _aligned(used: Tensor, output: Tensor) -> list[tuple[Tensor, Tensor]]:
-    """Lengths [B, T, H] and [B, T, G] at the same tokens. A cache may hold the keys of earlier calls before the new ones, or
-    room for later ones after them, so both ends of `used` are tried."""
-    new, length = output.shape[1], used.shape[2]
-    chosen = torch.linspace(0, new - 1, min(new, TOKENS), device=used.device).round().long().unique()
-    projected = lengths(output[:SEQUENCES].index_select(1, chosen))
-    starts = [0] if new == length else [length - new, 0]
-    return [(lengths(used[:SEQUENCES].index_select(2, chosen + start)).transpose(1, 2), projected) for start in starts]
-
-
-def _closest(record: Record, used: Tensor, projected: Tensor, measure: Measure, dim: int) -> Match | None:
+def _closest(pair: Candidate, measure: Measure) -> Match | None:
     """The assignment that is best on a few tokens, measured on all of them."""
-    ways = assignments(projected.shape[-1], used.shape[-1]).to(used.device)
+    used, projected = pair.used.lengths[0], pair.output.lengths[0]
+    ways = assignments(projected.shape[-1], used.shape[-1])
     if not len(ways):
         return None
-    floor = 1e-6 * projected.median()
     if len(ways) > 1:
-        step = -(-used.shape[1] // TOKENS_FOR_LAYOUT)
+        step, floor = -(-used.shape[1] // TOKENS_FOR_LAYOUT), _floor(projected)
         some = (_ratio(used[:, ::step], projected[:, ::step], part, floor) for part in ways.split(256))
         ways = ways[torch.cat([measure(ratio, base) for ratio, base in some]).argmin()].unsqueeze(0)
-    ratio, base = _ratio(used, projected, ways, floor)
-    return Match(record, ratio[:, :, 0], float(measure(ratio, base)), ways[0], projected.shape[-1], dim)
+    return measured(pair, ways, measure)
+
+
+def measured(pair: Candidate, way: Tensor, measure: Measure) -> Match:
+    """One assignment [1, heads], measured on all tokens."""
+    used, projected = pair.used.lengths[0], pair.output.lengths[0]
+    ratio, base = _ratio(used, projected, way, _floor(projected))
+    return Match(pair, ratio[:, :, 0], float(measure(ratio, base)), way[0])
+
+
+def _floor(projected: Tensor) -> Tensor:
+    return 1e-6 * projected.median()
 
 
 def _ratio(used: Tensor, projected: Tensor, ways: Tensor, floor: Tensor) -> tuple[Tensor, Tensor]:

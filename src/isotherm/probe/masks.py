@@ -38,6 +38,18 @@ class Masks:
 
     def __init__(self) -> None:
         self._known = WeakTensorKeyDictionary()
+        self._padded = WeakTensorKeyDictionary()
+
+    def padded(self, seen: Visibility) -> Tensor | None:
+        """`padded_positions`, once for each mask and number of queries."""
+        if seen.mask is None:
+            return None
+        known: dict[object, Tensor | None] = self._padded.get(seen.mask) or {}
+        key = len(seen.positions), seen.keys, seen.causal, seen.window
+        if key not in known:
+            known[key] = padded_positions(seen)
+            self._padded[seen.mask] = known
+        return known[key]
 
     def visible(self, mask: Tensor) -> Terms:
         """A mask as PyTorch's kernel takes it: bool, True where visible, or numbers that are added to the logits."""
@@ -95,10 +107,11 @@ def padded_positions(seen: Visibility) -> Tensor | None:
     which hides the last key from all queries) says nothing about padding; such a sequence has none. Packed sequences see
     themselves, so they have none either.
     """
-    if len(seen.positions) != seen.keys or not seen.keys or seen.position_list[0] != 0:
+    mask = seen.mask
+    if mask is None or len(seen.positions) != seen.keys or not seen.keys or seen.position_list[0] != 0:
         return None
-    hidden, mask = padded_keys(seen), seen.mask
-    if hidden is None or mask is None:
+    hidden = padded_keys(seen)
+    if hidden is None:
         return None
     if mask.shape[2] > 1:
         seen_by_itself = mask.any(1).diagonal(dim1=1, dim2=2)

@@ -11,13 +11,14 @@ from torch.overrides import TorchFunctionMode
 
 from isotherm.language import Text
 from isotherm.ops import Problem, Visibility
-from isotherm.probe import factors
 from isotherm.probe.capture import Capture, Kept
-from isotherm.probe.finite import is_finite
+from isotherm.probe.factors import UNTRACED
+from isotherm.probe.finite import is_finite, largest_of
 from isotherm.probe.frames import Frame, Frames
 from isotherm.probe.keep import Keeper, storage_of
-from isotherm.probe.kinds import has_one_input, kind_of
-from isotherm.probe.masks import Masks, Terms, padded_positions
+from isotherm.probe.kinds import Ancestry, kind_of
+from isotherm.probe.later import Later, Unknown
+from isotherm.probe.masks import Masks, Terms
 from isotherm.probe.members import buffers_of, parameters_of
 from isotherm.probe.owner import sessions_here
 from isotherm.probe.reasons import ELSEWHERE, FAILED, IN_BLOCKS, KERNEL, MISMATCH, NO_SOFTMAX, OPAQUE, OTHER_SOFTMAX
@@ -92,6 +93,8 @@ class Session:
 
     traces = True
     """Whether q and k are traced back to their projections, which the audit of scales needs."""
+    at_once = False
+    """Whether they are traced back while the model runs, which waits for a GPU, and not when its forward has ended."""
 
     def __init__(self, model: nn.Module, closely: frozenset[str] = frozenset()) -> None:
         self.seen = Seen()
@@ -103,6 +106,7 @@ class Session:
         self.keeper = Keeper()
         self.frames = Frames(model, self.keeper)
         self.masks = Masks()
+        self.later = Later(self.masks)
         self.opened_in: tuple[Frame, ...] = ()
         self.may_compile = False
         self.working: _OwnWork | None = None
@@ -233,32 +237,41 @@ class Session:
         if agrees is not None and not agrees(problem):
             return False
         around = self.frames.stack
-        searched = around if self.traces else []
-        q_factor, q_source = factors.trace(call.q if call.traced_q is None else call.traced_q, searched)
-        k_factor, k_source = factors.trace(call.k, searched)
-        what = kind_of(problem, name, around, module, (q_source, k_source))
-        padded, whole = call.padded, call.rows is None
-        one_input = call.causal or not self.traces or has_one_input(around, (q_source, k_source))
-        if padded is None and whole and what == "self" and one_input:
-            padded = padded_positions(problem.visibility)
+        sides = (call.q if call.traced_q is None else call.traced_q, call.k) if self.traces else (None, None)
+        q, k = (self.later.sampler.take(used, around) for used in sides)
+        kind_known = kind_of(problem, name, around, module)
+        padding = call.padded is None and call.rows is None and problem.visibility.mask is not None
         sink = None if call.sink is None else call.sink.detach().flatten()
         self.add(
             Capture(
-                name, kind, what, call.implementation, problem, sink, call.passed, q_factor, k_factor,
-                rows=call.rows, total=None if call.rows is None else call.total, affine=call.affine, padded=padded,
+                name, kind, kind_known or "self", call.implementation, problem, sink, call.passed, UNTRACED, UNTRACED,
+                rows=call.rows, total=None if call.rows is None else call.total, affine=call.affine, padded=call.padded,
                 multiplied=call.multiplied,
-            )
+            ),
+            Unknown(q, k, Ancestry(around), kind_known is None, padding, call.causal or not self.traces),
         )  # fmt: skip
         return True
+
+    def resolve(self) -> None:
+        """Trace the calls of the forward back, and read whether outputs were finite. This waits for a GPU."""
+        self.later.trace(self.seen.captures, self._kept)
+        broken = self.later.first_broken()
+        if broken is not None and self.seen.not_finite is None:
+            self.seen.not_finite = NotFinite(*broken)
 
     def mismatch(self, call: Call, module: nn.Module | None = None) -> None:
         """List a call as unseen, because it does not reproduce the model's result."""
         name, kind = self._subject(module)
         self.miss(MISMATCH.format(what=call.implementation), name, kind)
 
-    def add(self, capture: Capture) -> None:
-        """Keep a capture as it is now, even if the model overwrites its tensors later."""
+    def add(self, capture: Capture, unknown: Unknown | None = None) -> None:
+        """Keep a capture as it is now, even if the model overwrites its tensors later. What is `unknown` of it follows when the
+        forward has ended."""
         self._explain()
+        if unknown is not None and self.at_once:
+            capture, unknown = self.later.trace_now(capture, unknown), None
+        if unknown is not None:
+            self.later.add(len(self.seen.captures), unknown)
         self.seen.captures.append(capture)
         kept = Kept(self.seen.captures, capture)
         self._kept.append(kept)
@@ -270,6 +283,7 @@ class Session:
         taken = [self.seen.captures[index] for index in sorted(indices)]
         for index in sorted(indices, reverse=True):
             del self.seen.captures[index], self._kept[index]
+        self.later.withdraw(indices, len(self._kept) + len(indices))
         met = self.seen.not_finite
         if met is not None and met.capture is not None:
             left = met.capture - sum(index <= met.capture for index in indices)
@@ -305,6 +319,8 @@ class Session:
             if frame is not None and result is not None:
                 self._account(frame, result)
                 self._inspect(frame, result)
+            if not self.frames.stack:
+                self.resolve()
 
     def _account(self, frame: Frame, result: Any) -> None:
         """See to a module that has returned.
@@ -341,7 +357,10 @@ class Session:
         if not frame.explained or not self.seen.captures or self.seen.not_finite is not None:
             return
         output = result[0] if isinstance(result, (tuple, list)) and result else result
-        if isinstance(output, Tensor) and not is_finite(output):
+        largest = largest_of(output) if isinstance(output, Tensor) and not self.at_once else None
+        if largest is not None:
+            self.later.note(frame.name, len(self.seen.captures) - 1, largest)
+        elif isinstance(output, Tensor) and not is_finite(output):
             self.seen.not_finite = NotFinite(frame.name, len(self.seen.captures) - 1)
 
 

@@ -227,7 +227,8 @@ class Unseen:
 
 @dataclass(frozen=True)
 class Comparison:
-    """The largest difference between two implementations of one model on one batch, over all layers' statistics."""
+    """The largest difference between two implementations of one model on one batch, over all layers' statistics. `on` says
+    which part of the batch they ran on, None if on all of it."""
 
     implementations: tuple[str, str]
     layer: int | None
@@ -235,6 +236,7 @@ class Comparison:
     difference: float
     tolerance: float
     agree: bool
+    on: Text | None = None
 
 
 @dataclass(frozen=True)
@@ -278,7 +280,7 @@ class Cost:
 
 @dataclass(frozen=True)
 class CheckRecord:
-    """A whole check-up."""
+    """A whole check-up. `remarks` are sentences about what was computed on less than everything."""
 
     schema: str
     created: str
@@ -292,3 +294,4 @@ class CheckRecord:
     cost: Cost
     context: Context | None = None
     not_compared: tuple[NotCompared, ...] = ()
+    remarks: tuple[Text, ...] = ()

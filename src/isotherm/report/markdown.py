@@ -153,6 +153,7 @@ def _rest(record: CheckRecord, language: Language) -> list[str]:
     for skipped in record.not_compared:
         why = Text(escaped(skipped.why.en), escaped(skipped.why.zh))
         blocks.append(_NOT_COMPARED.format(name=escaped(skipped.implementation, 40), why=why).to(language))
+    blocks += [escaped(remark.to(language)) for remark in record.remarks[:MOST_LAYERS]]
     if record.unseen:
         names = ", ".join(escaped(module.name, 80) for module in record.unseen[:5])
         names += " …" if len(record.unseen) > 5 else ""

@@ -58,6 +58,7 @@ def payload(record: CheckRecord, room: int) -> dict[str, Any]:
         "heads": columns_of([head for line in layers for head in line.layer.head_stats]),
         "comparisons": [_comparison(comparison, texts) for comparison in record.comparisons[:100]],
         "not_compared": [[printable(one.implementation, 60), texts.add(one.why)] for one in record.not_compared[:100]],
+        "remarks": [texts.add(remark) for remark in record.remarks[:100]],
         "unseen": [[texts.add(it.name), texts.add(it.module), texts.add(it.why)] for it in record.unseen[:100]],
     }
     left = max(room - size_of(base), 0)
@@ -188,6 +189,7 @@ def _comparison(comparison: Any, texts: Texts) -> list[Any]:
         texts.add(comparison.statistic),
         *numbers,
         comparison.agree,
+        texts.add(comparison.on),
     ]
 
 

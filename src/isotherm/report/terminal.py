@@ -76,6 +76,7 @@ _AGREE = Text(
     "{first} 与 {second} 一致：{statistic} 至多相差 {difference}（容许 {tolerance}）",
 )
 _SAME = Text("{first} and {second} agree: every statistic is the same", "{first} 与 {second} 一致：各统计量完全相同")
+_ON = Text("{sentence}; compared on {part}", "{sentence}；比较范围：{part}")
 _NOT_COMPARED = Text("{name} was not compared: {why}", "未与 {name} 比较：{why}")
 _KIND = Text("layer {layers}: attention {kind}", "第 {layers} 层：{kind}")
 _KINDS = Text("layers {layers}: attention {kind}", "第 {layers} 层：{kind}")
@@ -207,6 +208,8 @@ def _rest(record: CheckRecord, console: Console, language: Language) -> None:
         peak=digits.number(record.cost.peak_mib),
     )
     console.print()
+    for remark in record.remarks[:FEW_FINDINGS]:
+        console.print(Styled(printable(remark.to(language), 300), style="dim"))
     console.print(Styled(cost.to(language), style="dim"))
 
 
@@ -282,6 +285,10 @@ def _comparison_lines(record: CheckRecord, language: Language) -> Iterator[Style
             difference=digits.number(comparison.difference, 2),
             tolerance=digits.number(comparison.tolerance, 2),
         )
+        if comparison.on is not None:
+            sentence = _ON.format(
+                sentence=sentence, part=Text(printable(comparison.on.en, 120), printable(comparison.on.zh, 120))
+            )
         glyph, style = ("✓", "green") if comparison.agree else ("✗", "bold red")
         yield Styled.assemble((f"{glyph} ", style), sentence.to(language))
     for skipped in record.not_compared:

@@ -7,7 +7,8 @@ from typing import cast
 import torch
 from torch import Tensor, nn
 
-from isotherm.checkup.measure import look, measure
+from isotherm.checkup.measure import look
+from isotherm.checkup.rows import measure
 from isotherm.models.search import Translator, beam
 from isotherm.train.batches import Batch, Ragged
 from isotherm.train.feeds import Feed

@@ -52,6 +52,8 @@ function buildComparisons() {
     el("td", { class: agree ? "good" : "bad" }, agree ? `✓ ${t("yes")}` : `✗ ${t("no")}`)));
   const heads = [[t("pair")], [t("statistic")], [t("layer"), "number"], [t("difference"), "number"], [t("tolerance"), "number"], [t("agrees")]];
   return section("implementations", t("implementations"), t("implementations_lead"), rows.length > 0 && table(t("implementations"), heads, rows),
+    data.comparisons.filter(([, , , , , , , on]) => on !== null).map(([first, second, , , , , , on]) =>
+      el("p", { class: "quiet" }, t("compared_on", { first: say(first), second: say(second), part: say(on) }))),
     data.not_compared.map(([which, why]) => el("p", { class: "quiet" }, t("not_compared", { name: which, why: say(why) }))));
 }
 
@@ -75,7 +77,7 @@ function buildMethod() {
   const how = say(data.how_got);
   return section("method", t("method"), null, el("ul", { class: "method" },
     [t("method_exact", { how, amount: say(data.model.amount) }), t("method_gate"), t("method_theory"), t("method_digits", { n: left.packed ? 3 : 4 }),
-      left.details > 0 && t("method_left", { n: thousands(left.details) })].filter(Boolean).map((text) => el("li", {}, text))),
+      ...data.remarks.map(say), left.details > 0 && t("method_left", { n: thousands(left.details) })].filter(Boolean).map((text) => el("li", {}, text))),
     el("dl", { class: "facts" },
       el("div", {}, el("dt", {}, t("cost")), el("dd", {}, t("cost_line", { seconds: num(seconds), model: num(model), peak: num(peak) }))),
       el("div", {}, el("dt", {}, t("versions")), el("dd", {}, data.versions.map(([what, which], i) => [i > 0 && ", ", name(`${what} ${which}`, "span")])))));

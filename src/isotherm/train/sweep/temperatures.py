@@ -5,7 +5,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from isotherm.checkup.measure import measure, quantile
+from isotherm.checkup.rows import measure, quantile
 from isotherm.ops import Score
 from isotherm.probe import probe
 from isotherm.record.sweep import Temperature
