@@ -3,6 +3,7 @@
 Sums and maxima stay on the model's device until the step is read, so a step of training waits for nothing.
 """
 
+import time
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
@@ -84,6 +85,7 @@ class TrainingSession(Session):
         self.totals: dict[Key, LayerTotals] = {}
         self.origins: dict[Key, Origin] = {}
         self.forwards = 0
+        self.seconds = 0.0
         self.result: Any = None
         self._rows, self._trusted = rows, trusted
         self._measured: list[LayerTotals] = []
@@ -103,6 +105,12 @@ class TrainingSession(Session):
     def capture(
         self, call: Call, module: nn.Module | None = None, agrees: Callable[[Problem], bool] | None = None
     ) -> bool:
+        started = time.perf_counter()
+        captured = self._capture(call, module, agrees)
+        self.seconds += time.perf_counter() - started
+        return captured
+
+    def _capture(self, call: Call, module: nn.Module | None, agrees: Callable[[Problem], bool] | None) -> bool:
         subject = self._subject(module)[0], call.implementation
         if not super().capture(call, module, None if subject in self._trusted else agrees):
             return False
