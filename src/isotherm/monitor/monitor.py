@@ -25,7 +25,7 @@ from isotherm.monitor.gathering import Gathering
 from isotherm.monitor.looking import Key, LayerTotals
 from isotherm.monitor.looks import Looks
 from isotherm.monitor.ranks import Ranks, Table
-from isotherm.monitor.sinks import Sink
+from isotherm.monitor.sinks import Sink, Summariser
 from isotherm.monitor.store import Writer, read
 from isotherm.monitor.valve import CLIPPED, Valve
 from isotherm.record.watch import Event, Reading, WatchedLayer
@@ -83,6 +83,7 @@ class Monitor:
             self._writer = Writer(options.store, model=called(model), every=options.every, rows=options.rows)
         self._clock = Clock(model, self._before, self._after)
         self._sinks: list[Sink] = []
+        self._summary: Summariser | None = None
         self._alarms: Alarms | None = None
         self._earlier: tuple[Reading, ...] = ()
         self._hot = False
@@ -223,6 +224,7 @@ class Monitor:
             ]
             if self._writer is not None:
                 self._writer.layers(self.layers)
+            self._summary = Summariser(self.layers)
             for sink in self._sinks:
                 sink.close()
             self._sinks = [make(self.layers) for make in self.options.sinks if self._ranks.is_first]
@@ -251,10 +253,14 @@ class Monitor:
                 if (tell := self.options.on_alert) is not None:
                     self._safely(partial(tell, event))
 
+    def scalars(self) -> dict[str, float]:
+        """The latest reading as a tracker sees it, for whoever logs by himself. Nothing before there is one."""
+        return {} if self.latest is None or self._summary is None else self._summary.numbers(self.latest)
+
     def record(self, event: Event) -> None:
         """Keep an event, here, in the store and in the trackers."""
         self.events.append(event)
-        for keeper in (self._writer, *self._sinks):
+        for keeper in (self._writer, self._summary, *self._sinks):
             if keeper is not None:
                 self._safely(partial(keeper.event, event))
 
