@@ -36,8 +36,13 @@ class Gathering:
         device = next(iter(totals.values())).sums.device if totals else torch.device("cpu")
         seen = {key: part for key, part in totals.items() if table.get(key) == len(part.largest)}
         parts = [seen.get(key) or _nothing(heads, device) for key, heads in table.items()]
-        share = ranks.count**-2
-        squares = [torch.stack([_sum(part.squares[name], device) for part in parts]) * share for name in GRADIENTS]
+        shares = [
+            (part.parts / ranks.count) ** 2 for part in parts
+        ]  # a process's loss is a mean over its share of the batch
+        squares = [
+            torch.stack([share * _sum(part.squares[name], device) for part, share in zip(parts, shares, strict=True)])
+            for name in GRADIENTS
+        ]
         said = [torch.zeros(2)] if loss is None else [torch.as_tensor(loss).detach().double(), torch.ones(())]
         sums = packed([torch.cat([part.sums.to(device) for part in parts], 1), *squares, *said], device)
         largest = packed([part.largest for part in parts], device)

@@ -7,13 +7,16 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from math import inf
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from isotherm.checkup.measure import statistics
 from isotherm.checkup.thresholds import SATURATED
+from isotherm.monitor.parts import WHOLE, Part, part_of
 from isotherm.ops import Problem
 from isotherm.probe.capture import Capture, Factor, Kept
 from isotherm.probe.session import Call, Session
@@ -33,6 +36,8 @@ class Origin:
     k: Factor
     heads: int
     key_heads: int
+    parts: int = 1
+    """Over how many processes the layer's heads are spread; the other fields are this one's."""
 
 
 @dataclass
@@ -43,6 +48,7 @@ class LayerTotals:
     sums: Tensor
     largest: Tensor
     squares: dict[str, list[Tensor]] = field(default_factory=lambda: {"q": [], "k": []})
+    parts: int = 1
 
     @classmethod
     def of(cls, stats: RowStats) -> "LayerTotals":
@@ -65,6 +71,16 @@ class LayerTotals:
         nothing = largest.new_full((largest.shape[0], 1), -torch.inf)
         return cls(sums, torch.cat([largest, nothing], 1).amax(1))
 
+    def spread(self, part: Part) -> "LayerTotals":
+        """The totals of all heads of a layer that is spread over processes: nothing where this one has none. Only data
+        parallel processes share a loss, so gradients are made as large as these expect."""
+        heads = len(self.largest)
+        before, after = heads * part.number, heads * (part.parts - 1 - part.number)
+        sums, largest = (
+            F.pad(one, (before, after), value=fill) for one, fill in ((self.sums, 0), (self.largest, -inf))
+        )
+        return LayerTotals(sums, largest, self.squares, part.parts)
+
     def add(self, other: "LayerTotals") -> None:
         """Count another call of the same layer in."""
         self.sums = self.sums + other.sums
@@ -79,8 +95,11 @@ class TrainingSession(Session):
     `trusted` outlives the session: calls that were once replayed and gave what the model computed are not replayed again.
     """
 
-    def __init__(self, model: nn.Module, rows: int | None, trusted: set[tuple[str, str]], *, traces: bool) -> None:
+    def __init__(
+        self, model: nn.Module, rows: int | None, trusted: set[tuple[str, str]], *, traces: bool, together: bool = False
+    ) -> None:
         super().__init__(model)
+        self._together, self._parts = together, dict[str, Part]()
         self.traces = traces
         self.totals: dict[Key, LayerTotals] = {}
         self.origins: dict[Key, Origin] = {}
@@ -116,6 +135,8 @@ class TrainingSession(Session):
             return False
         if agrees is not None:
             self._trusted.add(subject)
+        if self._together and subject[0] not in self._parts:
+            self._parts[subject[0]] = part_of(self.frames.modules.get(subject[0]))
         for name, tensor in zip("qk", call.made or (call.q, call.k), strict=True):
             if tensor.grad_fn is not None:  # otherwise it is no part of the graph, whatever it requires
                 self._measured[-1].squares[name].append(_squares(tensor))
@@ -144,10 +165,12 @@ class TrainingSession(Session):
 
     def _end_forward(self, result: Any) -> None:
         calls: Counter[str] = Counter()
-        for capture, totals, heads in zip(self.seen.captures, self._measured, self._heads, strict=True):
+        for capture, own, heads in zip(self.seen.captures, self._measured, self._heads, strict=True):
             key = capture.name, calls[capture.name]
             calls[capture.name] += 1
-            self.origins[key] = Origin(capture.q_factor, capture.k_factor, *heads)
+            part = self._parts.get(capture.name, WHOLE)
+            self.origins[key] = Origin(capture.q_factor, capture.k_factor, *heads, part.parts)
+            totals = own.spread(part) if part.parts > 1 else own
             if key in self.totals and self.totals[key].largest.shape == totals.largest.shape:
                 self.totals[key].add(totals)
             else:

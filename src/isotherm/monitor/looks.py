@@ -52,7 +52,9 @@ class Looks:
         elif not (waits and table):  # else this is the first step that may be compiled
             traces = self._traces and not self.origins
             self._eager = True
-            self._session = TrainingSession(self._model, self._rows, self._trusted, traces=traces)
+            self._session = TrainingSession(
+                self._model, self._rows, self._trusted, traces=traces, together=not self._alone
+            )
             self._opened = open_session(self._session)
         self.owed = False
 
