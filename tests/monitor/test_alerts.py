@@ -120,8 +120,8 @@ def test_entropy_that_collapses_is_told_for_its_layer():
     early = reading(0).values["entropy"][4:8].mean()
     run = [reading(step) for step in range(EARLY)]
     run += [
-        changed(reading(10), entropy=(slice(4, 8), 0.22 * early)),
-        changed(reading(11), entropy=(slice(4, 8), 0.18 * early)),
+        changed(reading(10), entropy=(slice(4, 8), 0.12 * early)),
+        changed(reading(11), entropy=(slice(4, 8), 0.08 * early)),
     ]
     assert told(alarms, run) == [(11, "entropy-collapse", 1, None)]
 

@@ -94,7 +94,7 @@ def test_nothing_is_left_on_the_model_or_in_pytorch():
 def test_it_reads_every_so_many_steps_and_none_in_between():
     model, steps = build(), []
     monitor = watch(model, every=4, on_alert=None)
-    monitor._tell = lambda reading: steps.append(reading.step)
+    monitor._telling.reading = lambda reading: steps.append(reading.step)
     train(model, 10, monitor)
     assert steps == [0, 4, 8]
 

@@ -22,24 +22,50 @@ import torch
 from torch import Tensor, nn
 
 from isotherm.monitor import noting
-from isotherm.monitor.looking import SUMS, Key, LayerTotals
+from isotherm.monitor.totals import SUMS, Key
 
 ARGUMENTS = ("query", "key", "value", "attn_mask", "dropout_p", "is_causal", "scale")
 
 
-@dataclass
+SIZE = 2**16
+"""Numbers in a pool: enough for 600 layers of 12 heads."""
+
+
+@dataclass(frozen=True)
 class Note:
-    """What one layer's calls have added up to in compiled code, on its device."""
+    """Where in the pools one layer's calls are added up, and how many heads it has."""
 
-    state: Tensor
-    squares: Tensor
+    number: int
+    offset: int
+    heads: int
 
-    @property
-    def totals(self) -> LayerTotals:
-        """As an eager look would have found it."""
-        sums = self.state.clone()
-        squares = self.squares.clone()
-        return LayerTotals(sums[: len(SUMS)], sums[-1], {"q": [squares[0]], "k": [squares[1]]})
+
+class Pools:
+    """What all notes add up to, on one device: a few tensors, so that a step begins and ends with a few operations."""
+
+    def __init__(self, device: torch.device) -> None:
+        self.device = device
+        self.armed = torch.zeros(1, dtype=torch.int32, device=device)
+        self.sums = torch.zeros(SIZE, dtype=torch.float64, device=device)
+        self.squares = torch.zeros(SIZE // 64, dtype=torch.float64, device=device)
+        self._empty = torch.zeros_like(self.sums)
+        """What the sums begin with: −inf for the largest logit."""
+        self.used = 0
+
+    def take(self, heads: int) -> int | None:
+        """Room for a layer's state; None if there is none left."""
+        offset, end = self.used, self.used + heads * (len(SUMS) + 1)
+        if end > SIZE:
+            return None
+        for whole in (self._empty, self.sums):
+            whole[end - heads : end] = -torch.inf
+        self.used = end
+        return offset
+
+    def clear(self) -> None:
+        """Begin again from nothing."""
+        self.sums[: self.used].copy_(self._empty[: self.used])
+        self.squares.zero_()
 
 
 class Notes:
@@ -58,14 +84,14 @@ class Notes:
         self.silent = False
         """Whether a step was looked at and no note was reached."""
         self._notes: dict[tuple[str, int], Note] = {}
-        self._flags: dict[torch.device, Tensor] = {}
+        self._pools: Pools | None = None
         self._on = False
         self._ours = {id(parameter) for parameter in model.parameters()}
 
     @property
-    def all(self) -> list[Note]:
-        """In the order in which they were compiled, which is that of the calls."""
-        return list(self._notes.values())
+    def heads(self) -> list[int]:
+        """The heads of each layer, in the order in which they were compiled, which is that of the calls."""
+        return [note.heads for note in self._notes.values()]
 
     @property
     def listening(self) -> bool:
@@ -85,37 +111,44 @@ class Notes:
 
     def table(self) -> dict[Key, int]:
         """The layers by the names of their modules, with their numbers of heads."""
-        return {(_name(path), call): note.state.shape[1] for (path, call), note in self._notes.items()}
+        return {(_name(path), call): note.heads for (path, call), note in self._notes.items()}
 
     def cover(self, table: dict[Key, int]) -> bool:
         """Whether every layer of a table has a note."""
-        return bool(table) and not self.silent and [note.state.shape[1] for note in self.all] == list(table.values())
+        return bool(table) and not self.silent and self.heads == list(table.values())
+
+    def packed(self) -> list[Tensor]:
+        """What the notes have added up to: the states one after another, and two squares for each."""
+        assert self._pools is not None
+        return [self._pools.sums[: self._pools.used], self._pools.squares[: 2 * len(self._notes)]]
 
     def reached(self) -> bool:
         """Whether compiled code has run since the notes were armed, as far as can be known without waiting for a device."""
-        states = [note.state for note in self.all]
-        return not states or any(state.device.type != "cpu" or bool(state[0].any()) for state in states)
+        pools = self._pools
+        if pools is None or pools.device.type != "cpu":
+            return True
+        return bool((pools.sums[: pools.used] > 0).any())
 
     def arm(self) -> None:
         """Begin to add up from nothing."""
-        self._switch(True)
-        if self._notes:
-            states = [note.state for note in self.all]
-            torch._foreach_zero_([*states, *(note.squares for note in self.all)])
-            torch._foreach_sub_([state[-1] for state in states], torch.inf)
+        self._on = True
+        if self._pools is not None:
+            self._pools.clear()
+            self._pools.armed.fill_(1)
 
     def disarm(self) -> None:
         """Add up no longer."""
-        self._switch(False)
-
-    def _switch(self, on: bool) -> None:
-        self._on = on
-        for flag in self._flags.values():
-            flag.fill_(on)
+        self._on = False
+        if self._pools is not None:
+            self._pools.armed.fill_(0)
 
     def wants(self, inputs: Sequence[Any]) -> bool:
         """Whether a graph with these inputs trains the model."""
-        return torch.is_grad_enabled() and any(id(one) in self._ours for one in inputs)
+        return torch.is_grad_enabled() and any(map(self.owns, inputs))
+
+    def owns(self, one: Any) -> bool:
+        """Whether this is a parameter of the model."""
+        return id(one) in self._ours
 
     def annotate(self, graph: Any, names: dict[str, Any]) -> None:
         """Put notes into a graph of Dynamo's. `names` says where its tensors come from."""
@@ -127,22 +160,28 @@ class Notes:
         for call in found:
             note = self._note((call.path, seen[call.path]), call.heads, call.device)
             seen[call.path] += 1
-            held = {"armed": self._flag(call.device), "state": note.state, "squares": note.squares}
+            if note is None or self._pools is None:
+                self.others = True
+                continue
+            tensors = {"armed": self._pools.armed, "sums": self._pools.sums, "squares": self._pools.squares}
             with graph.graph.inserting_before(call.node):
-                call.put(graph, [_hold(graph, names, f"{what}_{id(it):x}", it) for what, it in held.items()], self.rows)
+                held = [_hold(graph, names, f"{what}_{id(it):x}", it) for what, it in tensors.items()]
+                call.put(graph, held, (note.offset, 2 * note.number, self.rows or 0))
         graph.recompile()
 
-    def _note(self, key: tuple[str, int], heads: int, device: torch.device) -> Note:
-        note = self._notes.get(key)
-        if note is None or note.state.shape[1] != heads or note.state.device != device:
-            state = torch.zeros(len(SUMS) + 1, heads, dtype=torch.float64, device=device)
-            note = self._notes[key] = Note(state, torch.zeros(2, dtype=torch.float64, device=device))
-        return note
-
-    def _flag(self, device: torch.device) -> Tensor:
-        if device not in self._flags:
-            self._flags[device] = torch.full((1,), int(self._on), dtype=torch.int32, device=device)
-        return self._flags[device]
+    def _note(self, key: tuple[str, int], heads: int, device: torch.device) -> Note | None:
+        self._pools = self._pools or Pools(device)
+        if self._on:
+            self._pools.armed.fill_(1)
+        known = self._notes.get(key)
+        if self._pools.device != device or (known is not None and known.heads != heads):
+            return None
+        if known is None:
+            offset = self._pools.take(heads)
+            if offset is None or 2 * len(self._notes) + 2 > len(self._pools.squares):
+                return None
+            known = self._notes[key] = Note(len(self._notes), offset, heads)
+        return known
 
 
 @dataclass(frozen=True)
@@ -175,9 +214,9 @@ class NotedCall:
         path = stack[-1][0] if stack else ""
         return cls(node, path, int(q.shape[1]), q.device, operands, scale, bool(given.get("is_causal", False)))
 
-    def put(self, graph: Any, held: list[Any], rows: int | None) -> None:
+    def put(self, graph: Any, held: list[Any], numbers: tuple[int, int, int]) -> None:
         """Have q and k pass through a note on their way to the call."""
-        both = graph.graph.call_function(noted, (*self.operands, *held, self.scale, self.causal, rows or 0))
+        both = graph.graph.call_function(noted, (*self.operands, *held, *numbers, self.scale, self.causal))
         fresh = [graph.graph.call_function(operator.getitem, (both, place)) for place in (0, 1)]
         for new, old in zip(fresh, self.operands, strict=False):
             new.meta["example_value"] = old.meta["example_value"]
@@ -190,24 +229,24 @@ class Through(torch.autograd.Function):
     """Hands q and k on as they are, and notes their gradients on the way back."""
 
     @staticmethod
-    def forward(ctx: Any, q: Tensor, k: Tensor, armed: Tensor, squares: Tensor) -> tuple[Tensor, Tensor]:
-        ctx.save_for_backward(armed, squares)
+    def forward(ctx: Any, q: Tensor, k: Tensor, armed: Tensor, squares: Tensor, place: int) -> tuple[Tensor, Tensor]:
+        ctx.held = armed, squares, place  # not saved: every layer writes to the pool, and autograd would call it changed
         return q.view_as(q), k.view_as(k)
 
     @staticmethod
-    def backward(ctx: Any, g_q: Tensor, g_k: Tensor) -> tuple[Tensor, Tensor, None, None]:
-        torch.ops.isotherm.note_gradient(g_q, g_k, *ctx.saved_tensors)
-        return g_q, g_k, None, None
+    def backward(ctx: Any, g_q: Tensor, g_k: Tensor) -> tuple[Tensor, Tensor, None, None, None]:
+        noting.note_gradient(g_q, g_k, *ctx.held)
+        return g_q, g_k, None, None, None
 
 
 def noted(
-    q: Tensor, k: Tensor, mask: Tensor | None, armed: Tensor, state: Tensor, squares: Tensor,
-    scale: float, causal: bool, rows: int,
+    q: Tensor, k: Tensor, mask: Tensor | None, armed: Tensor, sums: Tensor, squares: Tensor,
+    offset: int, place: int, rows: int, scale: float, causal: bool,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
     """q and k, noted."""
     seen = None if mask is None else mask.detach()
-    torch.ops.isotherm.note(q.detach(), k.detach(), seen, armed, state, scale, causal, rows)
-    return Through.apply(q, k, armed, squares)  # type: ignore[no-untyped-call]
+    noting.note(q.detach(), k.detach(), seen, armed, sums, offset, scale, causal, rows)
+    return Through.apply(q, k, armed, squares, place)  # type: ignore[no-untyped-call]
 
 
 def _is_attention(node: Any) -> bool:
@@ -263,11 +302,24 @@ def _leave(notes: Notes) -> None:
             OutputGraph.call_user_compiler = _original.pop()  # type: ignore[method-assign]
 
 
+def _keep_to_itself(dynamo: Any, graph: Any, inputs: Sequence[Any], notes: Notes) -> None:
+    """Let another model of the same class have code of its own: parameters are inputs of a graph, so it would run this one."""
+    from torch._dynamo.guards import GuardBuilder
+
+    places = graph.graph.find_nodes(op="placeholder")
+    for node, given in zip(places, inputs, strict=False):
+        source = getattr(node, "_dynamo_source", None)
+        if notes.owns(given) and source is not None:
+            dynamo.guards.add(source.make_guard(GuardBuilder.ID_MATCH))
+            return
+
+
 def _compile(dynamo: Any, graph: Any, inputs: list[Any]) -> Any:
     for notes in list(_listeners):
         if notes.wants(inputs):
             try:
                 notes.annotate(graph, dynamo.param_name_to_source)
+                _keep_to_itself(dynamo, graph, inputs, notes)
             except Exception:  # compiling goes on, and steps are looked at uncompiled
                 notes.others = True
     return _original[0](dynamo, graph, inputs)

@@ -216,7 +216,7 @@ DEFAULT: tuple[Detector, ...] = (
             "A mean entropy that falls towards zero goes before divergence (Zhai et al. 2023, arXiv:2303.06296).",
             "平均熵趋近于零会先于发散出现（Zhai 等 2023，arXiv:2303.06296）。",
         ),
-        part=0.2,
+        part=0.1,
     ),
     Rises(
         "saturation",

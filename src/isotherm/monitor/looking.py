@@ -5,27 +5,25 @@ Sums and maxima stay on the model's device until the step is read, so a step of 
 
 import time
 from collections import Counter
-from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, replace
 from math import inf
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from isotherm.checkup.measure import statistics
-from isotherm.checkup.thresholds import SATURATED
+from isotherm.monitor import noting
 from isotherm.monitor.parts import WHOLE, Part, part_of
-from isotherm.ops import Problem
+from isotherm.monitor.snapshots import Snapshot
+from isotherm.monitor.totals import SUMS, Key, LayerTotals
+from isotherm.ops import Problem, Visibility
 from isotherm.probe.capture import Capture, Factor, Kept
+from isotherm.probe.factors import UNTRACED
+from isotherm.probe.frames import Frame
 from isotherm.probe.session import Call, Session
 from isotherm.stats import RowStats
-
-SUMS = ("rows", "valid", "fractions", "logit_std", "entropy", "gate", "saturated", "invalid")
-"""What is added up for each head: rows, valid rows, rows with an entropy fraction, and sums over these."""
-Key = tuple[str, int]
-"""A module's name, and which of its calls in one forward this is."""
 
 
 @dataclass(frozen=True)
@@ -40,55 +38,6 @@ class Origin:
     """Over how many processes the layer's heads are spread; the other fields are this one's."""
 
 
-@dataclass
-class LayerTotals:
-    """What the calls of one layer have added up to: `sums` [len(SUMS), heads] and `largest` logit [heads], on the device, and
-    the squared gradients of its q and k, filled in by the backward pass."""
-
-    sums: Tensor
-    largest: Tensor
-    squares: dict[str, list[Tensor]] = field(default_factory=lambda: {"q": [], "k": []})
-    parts: int = 1
-
-    @classmethod
-    def of(cls, stats: RowStats) -> "LayerTotals":
-        """The totals of one call."""
-        valid = ~(stats.empty | stats.broken)
-        fraction, gate = stats.entropy_fraction, stats.jacobian_trace
-        known = fraction.isfinite()
-        terms = (
-            ~stats.empty,
-            valid,
-            known,
-            torch.where(valid, stats.logit_std, 0.0),
-            torch.where(known, fraction, 0.0),
-            torch.where(valid, gate, 0.0),
-            valid & known & (gate < SATURATED),
-            stats.invalid,
-        )
-        sums = torch.stack([term.double().sum((0, 2)) for term in terms])
-        largest = torch.where(valid, stats.max_logit, -torch.inf).transpose(0, 1).flatten(1)
-        nothing = largest.new_full((largest.shape[0], 1), -torch.inf)
-        return cls(sums, torch.cat([largest, nothing], 1).amax(1))
-
-    def spread(self, part: Part) -> "LayerTotals":
-        """The totals of all heads of a layer that is spread over processes: nothing where this one has none. Only data
-        parallel processes share a loss, so gradients are made as large as these expect."""
-        heads = len(self.largest)
-        before, after = heads * part.number, heads * (part.parts - 1 - part.number)
-        sums, largest = (
-            F.pad(one, (before, after), value=fill) for one, fill in ((self.sums, 0), (self.largest, -inf))
-        )
-        return LayerTotals(sums, largest, self.squares, part.parts)
-
-    def add(self, other: "LayerTotals") -> None:
-        """Count another call of the same layer in."""
-        self.sums = self.sums + other.sums
-        self.largest = torch.maximum(self.largest, other.largest)
-        for name, squares in other.squares.items():
-            self.squares[name] += squares
-
-
 class TrainingSession(Session):
     """Follows the forwards of one training step: those that need gradients. Validation passes are left alone.
 
@@ -100,6 +49,9 @@ class TrainingSession(Session):
     ) -> None:
         super().__init__(model)
         self._together, self._parts = together, dict[str, Part]()
+        self.wanted: Collection[str] = ()
+        """Modules whose q and k are to be kept, in `snapshots`."""
+        self.snapshots: dict[str, Snapshot] = {}
         self.traces = traces
         self.totals: dict[Key, LayerTotals] = {}
         self.origins: dict[Key, Origin] = {}
@@ -131,7 +83,9 @@ class TrainingSession(Session):
 
     def _capture(self, call: Call, module: nn.Module | None, agrees: Callable[[Problem], bool] | None) -> bool:
         subject = self._subject(module)[0], call.implementation
-        if not super().capture(call, module, None if subject in self._trusted else agrees):
+        if self._is_plain(call) and (agrees is None or subject in self._trusted):
+            self._note(call, *self._subject(module))
+        elif not super().capture(call, module, None if subject in self._trusted else agrees):
             return False
         if agrees is not None:
             self._trusted.add(subject)
@@ -142,9 +96,38 @@ class TrainingSession(Session):
                 self._measured[-1].squares[name].append(_squares(tensor))
         return True
 
+    def _is_plain(self, call: Call) -> bool:
+        """Whether one kernel can measure the call: q and k on a GPU, all keys or the earlier ones, and nothing to trace."""
+        plain = call.terms.mask is None and call.terms.bias is None and call.sink is None and call.padded is None
+        plain = plain and call.window is None and call.softcap is None and call.rows is None and call.first == 0
+        return plain and not self.traces and not self.wanted and call.q.is_cuda and noting.can_note(call.q, None)
+
+    def _inspect(self, frame: Frame, result: Any) -> None:
+        """Look for no NaN in what modules return: that would wait for the device, and the readings say it."""
+
+    def _note(self, call: Call, name: str, kind: str) -> None:
+        """Measure a plain call on a GPU by one kernel."""
+        from isotherm.monitor import noting_gpu
+
+        heads = call.q.shape[1]
+        state = torch.zeros(len(SUMS) + 1, heads, dtype=torch.float64, device=call.q.device)
+        state[-1].fill_(-inf)
+        armed = torch.ones(1, dtype=torch.int32, device=call.q.device)
+        q, k = call.q.detach(), call.k.detach()
+        rows = self._rows or 0
+        noting_gpu.note_now(q, k, armed, state, scale=call.scale, causal=call.causal, rows=rows)
+        positions = torch.arange(0)
+        nothing = q.new_empty(0)
+        problem = Problem(nothing, nothing, nothing, Visibility(positions, 0, call.causal), call.scale)
+        super().add(Capture(name, kind, "self", call.implementation, problem, None, call.passed, UNTRACED, UNTRACED))
+        self._measured.append(LayerTotals(state[:-1], state[-1]))
+        self._heads.append((heads, call.k.shape[1]))
+
     def add(self, capture: Capture) -> None:
         """Measure the call now."""
         super().add(capture)
+        if capture.name in self.wanted:
+            self.snapshots[capture.name] = Snapshot.of(capture.problem)
         with torch.autocast(capture.problem.q.device.type, enabled=False):
             self._measured.append(LayerTotals.of(_measure(capture, self._rows)))
         self._heads.append((capture.problem.q.shape[1], capture.problem.k.shape[1]))

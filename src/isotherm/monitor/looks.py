@@ -4,25 +4,32 @@ What is compiled in its first step gets notes then, so a probe, with which all c
 a probe finds where q and k are made, which the valve has to know, and attention that compiled code may hide.
 """
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 from torch import nn
 
 from isotherm.monitor.compiled import Notes
-from isotherm.monitor.looking import Key, LayerTotals, Origin, TrainingSession
+from isotherm.monitor.looking import Origin, TrainingSession
 from isotherm.monitor.ranks import Table
+from isotherm.monitor.snapshots import Snapshot
+from isotherm.monitor.totals import Key, LayerTotals
 from isotherm.probe.attach import open_session
 from isotherm.probe.owner import Opened
 
 
 @dataclass(frozen=True)
 class Looked:
-    """What a look at one step brought back: the totals of each layer, what the model returned, the seconds of the look."""
+    """What a look at one step brought back: its layers with their heads, the totals of each (or the notes, in one tensor), what
+    the model returned, the seconds of the look, snapshots."""
 
-    totals: dict[Key, LayerTotals]
+    table: Table
+    totals: dict[Key, LayerTotals] | None = None
+    notes: Notes | None = None
     result: Any = None
     seconds: float = 0.0
+    snapshots: Mapping[str, Snapshot] = field(default_factory=dict)
 
 
 class Looks:
@@ -33,6 +40,8 @@ class Looks:
         """Where the layers' q and k come from, if they were to be traced."""
         self.owed = False
         """Whether the last look came to nothing, and the next step has to be looked at eagerly."""
+        self.wanted: set[str] = set()
+        """Modules of which the next step is to bring a snapshot; it is looked at eagerly."""
         self._model, self._rows, self._traces, self._alone = model, rows, traces, alone
         self._notes = Notes.of(model, rows)
         self._noting = self._eager = False
@@ -41,12 +50,17 @@ class Looks:
         self._session: TrainingSession | None = None
         self._opened: Opened | None = None
 
+    @property
+    def is_due(self) -> bool:
+        """Whether the next step has to be looked at, whatever its number."""
+        return self.owed or bool(self.wanted)
+
     def begin(self, table: Table) -> None:
         """Look at the coming step. `table` has the layers that are known."""
         if self._alone:
             self._notes.listen()
         waits = self._notes.listening and not self._compiled_steps and not self.owed and _is_compiled(self._model)
-        if self._notes.cover(table) or (waits and not table and not self._traces):
+        if not self.wanted and (self._notes.cover(table) or (waits and not table and not self._traces)):
             self._noting = True
             self._notes.arm()
         elif not (waits and table):  # else this is the first step that may be compiled
@@ -55,6 +69,7 @@ class Looks:
             self._session = TrainingSession(
                 self._model, self._rows, self._trusted, traces=traces, together=not self._alone
             )
+            self._session.wanted, self.wanted = self.wanted, set()
             self._opened = open_session(self._session)
         self.owed = False
 
@@ -67,7 +82,8 @@ class Looks:
             return None
         self.close()
         self.origins = self.origins or session.origins
-        return Looked(session.totals, session.result, session.seconds)
+        heads = {key: len(totals.largest) for key, totals in session.totals.items()}
+        return Looked(heads, session.totals, None, session.result, session.seconds, session.snapshots)
 
     def stepped(self) -> None:
         """The optimizer has stepped."""
@@ -100,7 +116,7 @@ class Looks:
         if not notes.cover(known):
             self.owed = True
             return None
-        return Looked({key: note.totals for key, note in zip(known, notes.all, strict=True)})
+        return Looked(known, notes=notes)
 
 
 def _is_compiled(model: nn.Module) -> bool:

@@ -5,11 +5,10 @@ steps training runs as if nobody watched. Whatever goes wrong in here is recorde
 """
 
 import time
-import warnings
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
-from functools import partial
 from os import PathLike
+from pathlib import Path
 from types import TracebackType
 from typing import Any
 
@@ -18,15 +17,13 @@ from torch import Tensor, nn
 from isotherm.checkup.wrappers import called
 from isotherm.errors import ArgumentError
 from isotherm.language import Text
-from isotherm.monitor.alerts import Alarms
 from isotherm.monitor.arriving import Arriving
 from isotherm.monitor.clock import Clock
 from isotherm.monitor.gathering import Gathering
-from isotherm.monitor.looking import Key, LayerTotals
 from isotherm.monitor.looks import Looks
 from isotherm.monitor.ranks import Ranks, Table
-from isotherm.monitor.sinks import Sink, Summariser
 from isotherm.monitor.store import Writer, read
+from isotherm.monitor.telling import MakeSink, Telling
 from isotherm.monitor.valve import CLIPPED, Valve
 from isotherm.record.watch import Event, Reading, WatchedLayer
 
@@ -34,12 +31,6 @@ NOTHING_SEEN = Text(
     "no attention was seen in the first step, so there is nothing to watch; isotherm check says what was met instead",
     "第一步中没有看到任何注意力，因此没有可监视的内容；isotherm check 会说明遇到了什么",
 )
-TROUBLE = Text(
-    "the monitor itself failed, and training went on: {error}",
-    "监视器自身出错，训练照常继续：{error}",
-)
-MakeSink = Callable[[Sequence[WatchedLayer]], Sink]
-"""Makes a tracker's sink once the layers are known, such as `functools.partial(TensorBoard, where="logs")`."""
 POSITIVE = Text("an integer of at least 1", "不小于 1 的整数")
 
 
@@ -75,24 +66,28 @@ class Monitor:
         self.step = 0
         self.layers: list[WatchedLayer] = []
         self._latest: Reading | None = None
-        self.events: list[Event] = []
         self.should_stop = False
         self._ranks = Ranks(model, options.together)
-        self._writer: Writer | None = None
-        if options.store is not None and self._ranks.is_first:
-            self._writer = Writer(options.store, model=called(model), every=options.every, rows=options.rows)
+        first, writer = self._ranks.is_first, None
+        if options.store is not None and first:
+            writer = Writer(options.store, model=called(model), every=options.every, rows=options.rows)
+        self._telling = Telling(
+            writer, options.sinks if first else (), alarms=options.alarms and first, on_alert=options.on_alert
+        )
         self._clock = Clock(model, self._before, self._after)
-        self._sinks: list[Sink] = []
-        self._summary: Summariser | None = None
-        self._alarms: Alarms | None = None
         self._earlier: tuple[Reading, ...] = ()
         self._hot = False
         self._looks = Looks(model, options.rows, traces=options.valve is not None, alone=self._ranks.count == 1)
         self._table: Table = {}
         self._coming: Gathering | None = None
+        self._snapshots: dict[str, Path] = {}
         self._loss: Any = None
         self._ticked = self._has_logged = self._logs_late = False
-        self._failed = False
+
+    @property
+    def events(self) -> list[Event]:
+        """What happened so far."""
+        return self._telling.events
 
     @property
     def latest(self) -> Reading | None:
@@ -112,9 +107,9 @@ class Monitor:
     def start(self, step: int = 0) -> None:
         """Begin, after `step` optimizer steps that an earlier run has done."""
         self.step = step
-        if step and self._writer is not None:
-            self._writer.resume(step)
-            self._earlier = read(self._writer.path).readings
+        if step and (writer := self._telling.writer) is not None:
+            writer.resume(step)
+            self._earlier = read(writer.path).readings
         self._clock.start()
         self._open()
 
@@ -123,9 +118,7 @@ class Monitor:
         self._clock.stop()
         for end in (self._looks.close, self._looks.stop, self._finish):
             self._safely(end)
-        for keeper in (self._writer, *self._sinks):
-            if keeper is not None:
-                self._safely(keeper.close)
+        self._telling.close()
 
     def log(self, loss: Any) -> None:
         """The loss of this step, a number or a tensor, before the optimizer steps or right after, as in the first step.
@@ -139,8 +132,8 @@ class Monitor:
             coming.late_loss = Arriving(loss) if isinstance(loss, Tensor) else loss
         elif done is not None and done.loss is None and done.step == self.step - 1:
             self._latest = replace(done, loss=float(loss))
-            if self._writer is not None:
-                self._writer.reading(self._latest)
+            if self._telling.writer is not None:
+                self._telling.writer.reading(self._latest)
 
     def _before(self) -> None:
         self._safely(self._read)
@@ -157,7 +150,7 @@ class Monitor:
         self._open()
 
     def _open(self) -> None:
-        if self.step % self.options.every == 0 or self._looks.owed:
+        if self.step % self.options.every == 0 or self._looks.is_due:
             self._safely(lambda: self._looks.begin(self._table))
 
     def _read(self) -> None:
@@ -168,14 +161,13 @@ class Monitor:
         if looked is None:
             return
         self._finish()
-        self._agree(looked.totals)
+        for module, snapshot in looked.snapshots.items():
+            snapshot.save(self._snapshots.pop(module), model=called(self.model), module=module, step=self.step)
+        self._agree(looked.table)
         if self._table:
-            about = {
-                "step": self.step, "at": time.time(), "rows": self.options.rows, "seconds": looked.seconds,
-                "loss_scale": self._loss_scale(),
-            }  # fmt: skip
+            about = {"step": self.step, "at": time.time(), "rows": self.options.rows, "loss_scale": self._loss_scale()}
             loss = self._loss_of(looked.result)
-            self._coming = Gathering.of(looked.totals, loss, self._table, self._ranks, **about)
+            self._coming = Gathering.of(looked, loss, self._table, self._ranks, **about)
             self._hot = self.options.valve is not None
             if self._hot or not self._coming.numbers.waits:
                 self._finish()
@@ -191,7 +183,7 @@ class Monitor:
         else:
             self._latest = reading
             if self._ranks.is_first:
-                self._tell(reading)
+                self._telling.reading(reading)
 
     def _clip(self) -> None:
         """Let the valve act on the weights, now that the optimizer has stepped. Every process does the same."""
@@ -203,35 +195,28 @@ class Monitor:
         for clip in clips:
             numbers = {"heads": float(clip.heads), "max_logit": clip.largest, "factor": clip.smallest_factor}
             words = CLIPPED.format(layer=clip.layer.name, n=clip.heads, tau=valve.tau, largest=clip.largest)
-            self.record(Event(self.step, time.time(), "valve", "qk-clip", clip.layer.number, None, words, numbers))
+            self._telling.event(
+                Event(self.step, time.time(), "valve", "qk-clip", clip.layer.number, None, words, numbers)
+            )
         for why in refused:
-            self._warn(why)
+            self._telling.warn(why, self.step)
 
-    def _agree(self, totals: dict[Key, LayerTotals]) -> None:
+    def _agree(self, seen: Table) -> None:
         """Settle which layers there are. Several processes settle it once; one alone adds layers as it meets them."""
-        seen = {key: len(part.largest) for key, part in totals.items()}
         if not self._table:
             self._table = self._ranks.agree(seen)
         elif self._ranks.count == 1:
             seen = {key: heads for key, heads in seen.items() if key not in self._table}
             self._table |= seen
         if not self._table:
-            self._warn(NOTHING_SEEN)
+            self._telling.warn(NOTHING_SEEN, self.step)
         if len(self.layers) < len(self._table):
             self.layers = [
                 WatchedLayer(number, name if not call else f"{name}#{call + 1}", heads)
                 for number, ((name, call), heads) in enumerate(self._table.items())
             ]
-            if self._writer is not None:
-                self._writer.layers(self.layers)
-            self._summary = Summariser(self.layers)
-            for sink in self._sinks:
-                sink.close()
-            self._sinks = [make(self.layers) for make in self.options.sinks if self._ranks.is_first]
-            if self.options.alarms:
-                self._alarms = Alarms(self.layers)
-                for reading in self._earlier:
-                    self._alarms.look(reading)
+            if self._ranks.is_first:
+                self._telling.layers(self.layers, self._earlier)
 
     def _loss_of(self, result: Any) -> Any:
         loss, self._loss = self._loss, None
@@ -242,44 +227,23 @@ class Monitor:
     def _loss_scale(self) -> float:
         return 1.0 if self.options.scaler is None else float(self.options.scaler.get_scale())
 
-    def _tell(self, reading: Reading) -> None:
-        if self._writer is not None:
-            self._writer.reading(reading)
-        for sink in self._sinks:
-            self._safely(partial(sink.reading, reading))
-        if self._alarms is not None:
-            for event in self._alarms.look(reading):
-                self.record(event)
-                if (tell := self.options.on_alert) is not None:
-                    self._safely(partial(tell, event))
+    def snapshot(self, layer: int, folder: str | PathLike[str]) -> Path:
+        """Save q and k of a layer at the next step, for the sequence of the batch with the largest logit. Returns the file,
+        which `isotherm check` opens. To be called from `on_alert`."""
+        module = list(self._table)[layer][0]
+        path = Path(folder) / f"layer-{layer:02}-step-{self.step + 1}.npz"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        self._snapshots[module] = path
+        self._looks.wanted.add(module)
+        return path
 
     def scalars(self) -> dict[str, float]:
         """The latest reading as a tracker sees it, for whoever logs by himself. Nothing before there is one."""
-        return {} if self.latest is None or self._summary is None else self._summary.numbers(self.latest)
-
-    def record(self, event: Event) -> None:
-        """Keep an event, here, in the store and in the trackers."""
-        self.events.append(event)
-        for keeper in (self._writer, self._summary, *self._sinks):
-            if keeper is not None:
-                self._safely(partial(keeper.event, event))
+        latest, summary = self.latest, self._telling.summary
+        return {} if latest is None or summary is None else summary.numbers(latest)
 
     def _safely(self, work: Callable[[], object]) -> None:
-        """Do work of the monitor's own. An error in it is recorded once; training goes on."""
-        try:
-            work()
-        except Exception as error:
-            if not self._failed:
-                self._failed = True
-                told = f"{type(error).__name__}: {error}"
-                self._warn(TROUBLE.format(error=told))
-
-    def _warn(self, message: Text) -> None:
-        """Record something wrong with the watching itself, and say it."""
-        event = Event(self.step, time.time(), "trouble", "monitor", None, None, message, {})
-        if event.message not in [other.message for other in self.events]:
-            self.record(event)
-            warnings.warn(str(message), RuntimeWarning, stacklevel=2)
+        self._telling.safely(work, self.step)
 
 
 def watch(

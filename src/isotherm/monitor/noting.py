@@ -1,10 +1,12 @@
 # mypy: disable-error-code="import-untyped, import-not-found, unused-ignore"
-"""Two operators that note attention inside compiled code, in the forward and in the backward pass.
+"""Operators that note attention inside compiled code, in the forward and in the backward pass.
 
-They add to tensors that stay on the device, and do nothing unless a flag there says that the step is looked at. So the graph
-is the same in every step: nothing is compiled again, and CUDA graphs can replay it.
+They add to pools that stay on the device, and do nothing unless a flag there says that the step is looked at. So the graph is
+the same in every step: nothing is compiled again, and CUDA graphs can replay it. On a GPU they are kernels, which the compiler
+launches as it does its own; elsewhere `statistics` measures.
 """
 
+from functools import cache
 from importlib.util import find_spec
 from typing import Any
 
@@ -13,11 +15,11 @@ from torch import Tensor
 
 from isotherm.checkup.measure import statistics
 from isotherm.checkup.thresholds import SATURATED
-from isotherm.monitor.looking import SUMS, LayerTotals
+from isotherm.monitor.totals import SUMS, LayerTotals
 from isotherm.ops import Problem, Visibility
 
 ROWS = len(SUMS) + 1
-"""Rows of a state [ROWS, heads]: the sums, and the largest logit."""
+"""Rows of a layer's state [ROWS, heads] in a pool: the sums, and the largest logit."""
 
 
 def can_note(q: Tensor, mask: torch.dtype | None) -> bool:
@@ -28,79 +30,96 @@ def can_note(q: Tensor, mask: torch.dtype | None) -> bool:
     return q.device.type == "cuda" and plain and q.shape[-1] <= 256 and find_spec("triton") is not None
 
 
-@torch.library.custom_op("isotherm::note", mutates_args=("state",))
 def note(
-    q: Tensor, k: Tensor, mask: Tensor | None, armed: Tensor, state: Tensor, scale: float, causal: bool, rows: int
-) -> None:
-    """Add what q [B, Hq, T, D] and k [B, Hkv, S, D] say to `state`, over about `rows` rows of each head (0: all)."""
-    each = q.shape[2] if rows == 0 else min(q.shape[2], max(1, -(-rows // max(1, q.shape[0]))))
-    if q.device.type == "cuda":
-        _launch(q, k, mask, armed, state, scale, causal, each)
-    elif armed.item():
-        positions = torch.arange(q.shape[2])
-        boolean = mask is None or mask.dtype == torch.bool
-        visibility = Visibility(positions, k.shape[2], causal, None, _four(mask) if boolean else None)
-        problem = Problem(q, k, k, visibility, scale, None if boolean else _four(mask), None)
-        totals = LayerTotals.of(statistics(problem, None, each, [scale], padded=None)[0])
-        state[:-1] += totals.sums
-        state[-1] = torch.maximum(state[-1], totals.largest)
+    q: Tensor, k: Tensor, mask: Tensor | None, armed: Tensor, pool: Tensor, offset: int,
+    scale: float, causal: bool, rows: int,
+) -> None:  # fmt: skip
+    """Add what q [B, Hq, T, D] and k [B, Hkv, S, D] say to the state at `offset` of the pool, over about `rows` rows of each
+    head (0: all)."""
+    one = _on_gpu().note if q.device.type == "cuda" else _note
+    one(q, k, mask, armed, pool, offset, scale, causal, rows)
 
 
-@note.register_fake
-def _(*_: Any) -> None:
-    return None
+def note_gradient(g_q: Tensor, g_k: Tensor, armed: Tensor, pool: Tensor, offset: int) -> None:
+    """Add the squared lengths of two gradients to two numbers at `offset` of the pool."""
+    one = _on_gpu().note_gradient if g_q.device.type == "cuda" else _note_gradient
+    one(g_q, g_k, armed, pool, offset)
 
 
-@torch.library.custom_op("isotherm::note_gradient", mutates_args=("squares",))
-def note_gradient(g_q: Tensor, g_k: Tensor, armed: Tensor, squares: Tensor) -> None:
-    """Add the squared lengths of two gradients to `squares` [2]."""
-    if g_q.device.type == "cuda":
-        _launch_squares(g_q, g_k, armed, squares)
-    elif armed.item():
+@cache
+def _on_gpu() -> Any:
+    from isotherm.monitor import noting_gpu
+
+    return noting_gpu
+
+
+@torch.library.custom_op("isotherm::note", mutates_args=("pool",))
+def _note(
+    q: Tensor, k: Tensor, mask: Tensor | None, armed: Tensor, pool: Tensor, offset: int,
+    scale: float, causal: bool, rows: int,
+) -> None:  # fmt: skip
+    if not armed.item():
+        return
+    boolean = mask is None or mask.dtype == torch.bool
+    whole = four_axes(mask)
+    visibility = Visibility(torch.arange(q.shape[2]), k.shape[2], causal, None, whole if boolean else None)
+    problem = Problem(q, k, k, visibility, scale, None if boolean else whole)
+    totals = LayerTotals.of(statistics(problem, None, rows_of_each(q, rows), [scale], padded=None)[0])
+    state = pool[offset : offset + ROWS * q.shape[1]].view(ROWS, -1)
+    state[:-1] += totals.sums
+    state[-1] = torch.maximum(state[-1], totals.largest)
+
+
+@torch.library.custom_op("isotherm::note_gradient", mutates_args=("pool",))
+def _note_gradient(g_q: Tensor, g_k: Tensor, armed: Tensor, pool: Tensor, offset: int) -> None:
+    if armed.item():
         for place, gradient in enumerate((g_q, g_k)):
-            squares[place] += torch.linalg.vector_norm(gradient, dtype=torch.float32).square()
+            pool[offset + place] += torch.linalg.vector_norm(gradient, dtype=torch.float32).square()
 
 
-@note_gradient.register_fake
+@_note.register_fake
+@_note_gradient.register_fake
 def _(*_: Any) -> None:
     return None
 
 
-def _four(mask: Tensor | None) -> Tensor | None:
+def rows_of_each(q: Tensor, rows: int) -> int:
+    """How many rows of each sequence of the batch are measured."""
+    return q.shape[2] if rows == 0 else min(q.shape[2], max(1, -(-rows // max(1, q.shape[0]))))
+
+
+def four_axes(mask: Tensor | None) -> Tensor | None:
+    """A mask as [B, Hq, T, S], with size 1 where it broadcasts."""
     return None if mask is None else mask.view((1,) * (4 - mask.dim()) + tuple(mask.shape))
 
 
-def _launch(
-    q: Tensor, k: Tensor, mask: Tensor | None, armed: Tensor, state: Tensor, scale: float, causal: bool, rows: int
-) -> None:
-    import triton
-
-    from isotherm.monitor.noting_kernel import note_rows
-
+def launch(kernel: Any, q: Tensor, k: Tensor, mask: Tensor | None, armed: Tensor, pool: Tensor, **about: Any) -> None:
+    """Run the kernel `note_rows`, or a wrapper of it, on a GPU."""
     b, heads, queries, d = q.shape
-    exact = rows == queries
-    block = 64 if rows > 32 else 16
-    seen = armed if mask is None else _four(mask).expand(b, heads, queries, k.shape[2])  # type: ignore[union-attr]
-    strides = (0, 0, 0, 0) if mask is None else seen.stride()
-    with torch.cuda.device(q.device):
-        note_rows[(triton.cdiv(rows, block), b * heads)](
-            q, k, seen, armed, state, scale, heads, heads // k.shape[1], queries, k.shape[2], rows,
-            *q.stride(), *k.stride(), *strides,
-            D=d, BD=max(16, triton.next_power_of_2(d)), BM=block, BN=64, CAUSAL=causal, MASK=mask is not None,
-            EXACT=exact, GATE=SATURATED, PRECISION="ieee" if q.dtype == torch.float32 else "tf32",
-        )  # fmt: skip
+    keys, rows = k.shape[2], rows_of_each(q, about["rows"])
+    block, width = (64, 64) if rows > 32 else (16, 128)
+    seen, strides = armed, (0, 0, 0, 0)
+    if mask is not None:
+        seen = four_axes(mask).expand(b, heads, queries, keys)  # type: ignore[union-attr]
+        strides = seen.stride()  # type: ignore[assignment]
+    kernel[(-(-rows // block), b * heads)](
+        q, k, seen, armed, pool, about["offset"], about["scale"], heads, heads // k.shape[1], queries, keys, rows,
+        *q.stride(), *k.stride(), *strides,
+        D=d, BD=_power(d), BM=block, BN=width, CAUSAL=about["causal"], MASK=mask is not None, EXACT=about["rows"] == 0,
+        GATE=SATURATED, PRECISION="ieee" if q.dtype == torch.float32 else "tf32",
+    )  # fmt: skip
 
 
-def _launch_squares(g_q: Tensor, g_k: Tensor, armed: Tensor, squares: Tensor) -> None:
-    import triton
-
-    from isotherm.monitor.noting_kernel import note_squares
-
+def launch_squares(kernel: Any, g_q: Tensor, g_k: Tensor, armed: Tensor, pool: Tensor, offset: int) -> None:
+    """Run the kernel `note_squares`, or a wrapper of it, on a GPU."""
     b, heads_q, queries, d = g_q.shape
-    heads_k, keys = g_k.shape[1:3]
+    heads_k, keys = g_k.shape[1], g_k.shape[2]
     block = 128
-    with torch.cuda.device(g_q.device):
-        note_squares[(triton.cdiv(max(queries, keys), block), b * max(heads_q, heads_k), 2)](
-            g_q, g_k, armed, squares, b, heads_q, heads_k, queries, keys, *g_q.stride(), *g_k.stride(),
-            D=d, BD=max(16, triton.next_power_of_2(d)), BT=block,
-        )  # fmt: skip
+    kernel[(-(-max(queries, keys) // block), b * max(heads_q, heads_k), 2)](
+        g_q, g_k, armed, pool, offset, b, heads_q, heads_k, queries, keys, *g_q.stride(), *g_k.stride(),
+        D=d, BD=_power(d), BT=block,
+    )  # fmt: skip
+
+
+def _power(d: int) -> int:
+    return max(16, 1 << (int(d) - 1).bit_length())

@@ -6,7 +6,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from isotherm.monitor.looking import Key
+from isotherm.monitor.totals import Key
 
 Table = dict[Key, int]
 """The layers of a reading, in order, with their numbers of heads."""
