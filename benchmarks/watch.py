@@ -1,7 +1,8 @@
 """What a monitor costs a training run: the same steps with and without one, in turns.
 
-Two models begin with the same weights and see the same batches; one is watched. A block of steps is timed as a whole, readings
-included, and the two take turns. The ratio is that of the medians of the blocks. Losses of the two are compared bit by bit.
+Two models begin with the same weights and see the same batches; one is watched. A block of steps is timed as a whole,
+readings included, and the two take turns. The ratio is that of the medians of the blocks. `--same` compares losses and
+weights bit by bit instead, with deterministic kernels.
 
     PYTHONPATH=src python benchmarks/watch.py [cpu|cuda] [--blocks N] [--profile] [--out benchmarks/results/watch_cuda]
 """
@@ -58,7 +59,6 @@ class Row:
     ratio: float
     memory_ratio: float
     steps: int
-    same_losses: bool
 
 
 class Block(nn.Module):
@@ -124,7 +124,7 @@ class Run:
                 monitor.log(loss)
             self.optimizer.step()
             self.optimizer.zero_grad()
-            self.losses.append(loss.detach())
+            self.losses.append(loss.detach().clone())
         self.wait()
         return time.perf_counter() - started
 
@@ -157,10 +157,24 @@ def measure(runs: tuple[Run, Run], way: str, every: int, rows: int | None, block
         print(way, every, rows, "latest reading:", monitor.latest.step, {k: v[:2] for k, v in monitor.latest.values.items()},
               {k: v[:2] for k, v in monitor.latest.gradients.items()}, monitor.events[:3], flush=True)  # fmt: skip
     a, b = (1e3 * median(one) / length for one in times)
-    same = torch.equal(torch.stack(plain.losses), torch.stack(watched.losses))
     memory = peaks[1] / peaks[0] if peaks[0] else float("nan")
     return Row(way, every, "all" if rows is None else str(rows), round(a, 3), round(b, 3), round(b / a, 5),
-               round(memory, 5), blocks * length, same)  # fmt: skip
+               round(memory, 5), blocks * length)  # fmt: skip
+
+
+def same(way: str, every: int, rows: int | None, steps: int = 200) -> bool:
+    """Whether losses and weights are those of a run without a monitor, on a CUDA device."""
+    torch.use_deterministic_algorithms(True)
+    found = []
+    for watches in (True, False):
+        torch._dynamo.reset()
+        run = Run(Size(2, 4, 256, 512, 4, 128), "cuda", way)
+        with isotherm.watch(run.model, every=every, rows=rows) if watches else nullcontext() as monitor:
+            run.steps(steps, monitor)
+        assert monitor is None or monitor.latest is not None
+        found.append([torch.stack(run.losses), *(parameter.detach() for parameter in run.core.parameters())])
+    torch.use_deterministic_algorithms(False)
+    return all(map(torch.equal, *found))
 
 
 def profile(run: Run, every: int, rows: int | None) -> None:
@@ -211,25 +225,23 @@ def main() -> None:
     parser.add_argument("--plans", default="", help="numbers of the plans, such as 0,2")
     parser.add_argument("--commit", default="")
     parser.add_argument("--out", default="")
+    parser.add_argument("--same", action="store_true")
     asked = parser.parse_args()
     plans = PLANS[asked.device]
     chosen = [int(one) for one in asked.plans.split(",")] if asked.plans else range(len(plans))
+    if asked.same:
+        for way, every, rows in PLANS["cuda"]:
+            print(way, every, rows, "the same bit for bit:", same(way, every, rows), flush=True)
+        return
     table: list[Row] = []
-    runs: dict[tuple[str, object], Run] = {}
     for way, every, rows in (plans[place] for place in chosen):
-        keys = (way, "plain"), (way, rows)
-        size = SIZES[asked.device]
-        pair = tuple(runs.setdefault(key, Run(size, asked.device, way)) for key in keys)
-        for run in pair:  # both begin again
-            fresh = Run(size, asked.device, "eager")
-            run.core.load_state_dict(fresh.core.state_dict())
-            run.optimizer.load_state_dict(fresh.optimizer.state_dict())
-            run.random, run.losses = fresh.random, []
-        row = measure(pair, way, every, rows, asked.blocks)
-        table.append(row)
-        print(row, flush=True)
+        torch._dynamo.reset()
+        pair = Run(SIZES[asked.device], asked.device, way), Run(SIZES[asked.device], asked.device, way)
+        table.append(measure(pair, way, every, rows, asked.blocks))
+        print(table[-1], flush=True)
         if asked.profile:
             profile(pair[1], every, rows)
+        del pair
     if asked.out:
         path = Path(asked.out)
         with path.with_suffix(".csv").open("w", newline="") as file:

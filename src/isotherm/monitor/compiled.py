@@ -230,7 +230,11 @@ class Through(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, q: Tensor, k: Tensor, armed: Tensor, squares: Tensor, place: int) -> tuple[Tensor, Tensor]:
-        ctx.held = armed, squares, place  # not saved: every layer writes to the pool, and autograd would call it changed
+        ctx.held = (
+            armed,
+            squares,
+            place,
+        )  # not saved: every layer writes to the pool, and autograd would call it changed
         return q.view_as(q), k.view_as(k)
 
     @staticmethod
