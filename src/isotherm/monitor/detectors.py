@@ -73,7 +73,7 @@ class History:
 
     def _reduced(self, how: np.ufunc, values: npt.NDArray[np.float64], nothing: float) -> npt.NDArray[np.float64]:
         """Over the heads of each layer."""
-        found = np.full(len(self.layers), nothing)
+        found = np.full(len(self.layers), float(nothing))
         if len(self._starts):
             found[self._some] = how.reduceat(values, self._starts)
         return found
