@@ -312,9 +312,8 @@ def _keep_to_itself(dynamo: Any, graph: Any, inputs: Sequence[Any], notes: Notes
 
     places = graph.graph.find_nodes(op="placeholder")
     for node, given in zip(places, inputs, strict=False):
-        source = getattr(node, "_dynamo_source", None)
-        if notes.owns(given) and source is not None:
-            dynamo.guards.add(source.make_guard(GuardBuilder.ID_MATCH))
+        if notes.owns(given) and "grapharg" in node.meta:
+            dynamo.guards.add(node.meta["grapharg"].source.make_guard(GuardBuilder.ID_MATCH))
             return
 
 
