@@ -32,6 +32,7 @@ class DemoSize:
     width: int = 32
     symbols: int = 16
     length: int = 32
+    period: int = 17
     batch: int = 16
     rate: float = 3e-3
     device: str = "cpu"
@@ -146,8 +147,9 @@ def train(
 
 
 def _loss(model: nn.Module, size: DemoSize, generator: torch.Generator) -> Tensor:
-    half = torch.randint(size.symbols, (size.batch, size.length // 2 + 1), generator=generator)
-    tokens = torch.cat([half, half], 1)[:, : size.length + 1].to(size.device)
+    said = torch.randint(size.symbols, (size.batch, size.period), generator=generator)
+    times = -(-(size.length + 1) // size.period)
+    tokens = said.repeat(1, times)[:, : size.length + 1].to(size.device)
     with torch.autocast("cuda", torch.bfloat16, enabled=size.device == "cuda"):
         logits = model(tokens[:, :-1])
     return F.cross_entropy(logits.float().reshape(-1, size.symbols), tokens[:, 1:].reshape(-1))

@@ -107,15 +107,13 @@ class TrainingSession(Session):
 
     def _note(self, call: Call, name: str, kind: str) -> None:
         """Measure a plain call on a GPU by one kernel."""
-        from isotherm.monitor import noting_gpu
-
         heads = call.q.shape[1]
         state = torch.zeros(len(SUMS) + 1, heads, dtype=torch.float64, device=call.q.device)
         state[-1].fill_(-inf)
         armed = torch.ones(1, dtype=torch.int32, device=call.q.device)
         q, k = call.q.detach(), call.k.detach()
         rows = self._rows or 0
-        noting_gpu.note_now(q, k, armed, state, scale=call.scale, causal=call.causal, rows=rows)
+        noting.note_now(q, k, armed, state, scale=call.scale, causal=call.causal, rows=rows)
         positions = torch.arange(0)
         nothing = q.new_empty(0)
         problem = Problem(nothing, nothing, nothing, Visibility(positions, 0, call.causal), call.scale)

@@ -46,6 +46,14 @@ def note_gradient(g_q: Tensor, g_k: Tensor, armed: Tensor, pool: Tensor, offset:
     one(g_q, g_k, armed, pool, offset)
 
 
+def note_now(q: Tensor, k: Tensor, armed: Tensor, pool: Tensor, *, scale: float, causal: bool, rows: int) -> None:
+    """The same on a GPU, outside a graph and without a mask."""
+    from isotherm.monitor.noting_kernel import note_rows
+
+    with torch.cuda.device(q.device):
+        launch(note_rows, q, k, None, armed, pool, offset=0, scale=scale, causal=causal, rows=rows)
+
+
 @cache
 def _on_gpu() -> Any:
     from isotherm.monitor import noting_gpu

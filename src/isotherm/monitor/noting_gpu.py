@@ -1,7 +1,6 @@
 # mypy: disable-error-code="import-untyped, import-not-found, unused-ignore"
 """The same operators for a GPU. The compiler sees the kernels inside them, and launches these as it does its own."""
 
-import torch
 from torch import Tensor
 from torch.library import triton_op, wrap_triton
 
@@ -22,9 +21,3 @@ def note(
 def note_gradient(g_q: Tensor, g_k: Tensor, armed: Tensor, pool: Tensor, offset: int) -> None:
     """Inside a graph."""
     launch_squares(wrap_triton(note_squares), g_q, g_k, armed, pool, offset)
-
-
-def note_now(q: Tensor, k: Tensor, armed: Tensor, pool: Tensor, *, scale: float, causal: bool, rows: int) -> None:
-    """Outside a graph."""
-    with torch.cuda.device(q.device):
-        launch(note_rows, q, k, None, armed, pool, offset=0, scale=scale, causal=causal, rows=rows)

@@ -88,7 +88,7 @@ def note_rows(
         clear = tl.minimum(tl.min(tl.where(exists, at, 2147483647)) + 1, keys) if CAUSAL else keys
         clear = 0 if MASK else clear // BN * BN
         last = tl.minimum(tl.max(tl.where(exists, at, 0)) + 1, keys) if CAUSAL else keys
-        bits = scale * LOG2E
+        bits = tl.cast(scale, tl.float32) * LOG2E  # the compiler passes a number as float64
         peak = tl.full([BM], NOTHING, tl.float32)
         count = tl.zeros([BM], tl.float32)
         total, squared, crossed, first, moment, second = count, count, count, count, count, count
