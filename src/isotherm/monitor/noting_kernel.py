@@ -122,17 +122,17 @@ def note_squares(
     q_b, q_h, q_t, q_d, k_b, k_h, k_s, k_d, D: tl.constexpr, BD: tl.constexpr, BT: tl.constexpr,
 ):  # fmt: skip
     """Add the squared length of a block of two gradients to two numbers in the pool: that of q, or (in the last axis) of k."""
-    if tl.load(armed) != 0:
-        of_k = tl.program_id(2) == 1
-        heads = tl.where(of_k, heads_k, heads_q)
-        b, h = (tl.program_id(1) // heads).to(tl.int64), (tl.program_id(1) % heads).to(tl.int64)
+    of_k = tl.program_id(2) == 1
+    heads = tl.where(of_k, heads_k, heads_q)
+    b, h = (tl.program_id(1) // heads).to(tl.int64), (tl.program_id(1) % heads).to(tl.int64)
+    if (tl.load(armed) != 0) & (b < batch):
         t = tl.program_id(0) * BT + tl.arange(0, BT)
         dims = tl.arange(0, BD)
         if of_k:
             at = g_k + b * k_b + h * k_h + t.to(tl.int64)[:, None] * k_s + dims[None, :] * k_d
-            inside = (t < keys) & (b < batch)
+            inside = t < keys
         else:
             at = g_q + b * q_b + h * q_h + t.to(tl.int64)[:, None] * q_t + dims[None, :] * q_d
-            inside = (t < queries) & (b < batch)
+            inside = t < queries
         x = tl.load(at, mask=inside[:, None] & (dims < D)[None, :], other=0.0).to(tl.float32)
         tl.atomic_add(pool + offset + of_k.to(tl.int32), tl.sum(x * x).to(tl.float64))
