@@ -14,13 +14,12 @@ from isotherm.monitor.monitor import watch
 from isotherm.monitor.valve import Valve
 from tests.monitor.loops import Attention, Model, Written, batch, build, train
 
-torch.compile(nn.Identity(), backend="eager")  # loads the compiler
-
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
 
 
 @pytest.fixture(autouse=True)
 def fresh():
+    torch.compile(nn.Identity(), backend="eager")  # loads the compiler
     torch._dynamo.reset()
     torch._dynamo.utils.counters.clear()
 

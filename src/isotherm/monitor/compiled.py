@@ -68,11 +68,11 @@ class Pools:
         self.squares.zero_()
 
 
-class Notes:
+class NoteBook:
     """The notes in the compiled code of one model."""
 
     @classmethod
-    def of(cls, model: nn.Module, rows: int | None) -> "Notes":
+    def of(cls, model: nn.Module, rows: int | None) -> "NoteBook":
         """The notes of a model. Those that its compiled code has got from an earlier monitor of as many rows are used again."""
         core = getattr(model, "_orig_mod", model)
         return _kept.setdefault(core, {}).setdefault(rows, cls(core, rows))
@@ -166,7 +166,7 @@ class Notes:
             tensors = {"armed": self._pools.armed, "sums": self._pools.sums, "squares": self._pools.squares}
             with graph.graph.inserting_before(call.node):
                 held = [_hold(graph, names, f"{what}_{id(it):x}", it) for what, it in tensors.items()]
-                call.put(graph, held, (note.offset, 2 * note.number, self.rows or 0))
+                call.put(graph, held, (note.offset, 2 * note.number), self.rows or 0)
         graph.recompile()
 
     def _note(self, key: tuple[str, int], heads: int, device: torch.device) -> Note | None:
@@ -214,9 +214,9 @@ class NotedCall:
         path = stack[-1][0] if stack else ""
         return cls(node, path, int(q.shape[1]), q.device, operands, scale, bool(given.get("is_causal", False)))
 
-    def put(self, graph: Any, held: list[Any], numbers: tuple[int, int, int]) -> None:
+    def put(self, graph: Any, held: list[Any], places: tuple[int, int], rows: int) -> None:
         """Have q and k pass through a note on their way to the call."""
-        both = graph.graph.call_function(noted, (*self.operands, *held, *numbers, self.scale, self.causal))
+        both = graph.graph.call_function(noted, (*self.operands, tuple(held), places, rows, self.scale, self.causal))
         fresh = [graph.graph.call_function(operator.getitem, (both, place)) for place in (0, 1)]
         for new, old in zip(fresh, self.operands, strict=False):
             new.meta["example_value"] = old.meta["example_value"]
@@ -244,10 +244,11 @@ class Through(torch.autograd.Function):
 
 
 def noted(
-    q: Tensor, k: Tensor, mask: Tensor | None, armed: Tensor, sums: Tensor, squares: Tensor,
-    offset: int, place: int, rows: int, scale: float, causal: bool,
+    q: Tensor, k: Tensor, mask: Tensor | None, pools: tuple[Tensor, Tensor, Tensor],
+    places: tuple[int, int], rows: int, scale: float, causal: bool,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
-    """q and k, noted."""
+    """q and k, noted: in the flag's, the sums' and the squares' pools, at these places of the last two."""
+    (armed, sums, squares), (offset, place) = pools, places
     seen = None if mask is None else mask.detach()
     noting.note(q.detach(), k.detach(), seen, armed, sums, offset, scale, causal, rows)
     return Through.apply(q, k, armed, squares, place)  # type: ignore[no-untyped-call]
@@ -281,13 +282,13 @@ def _hold(graph: Any, names: dict[str, Any], what: str, tensor: Tensor) -> Any:
     return graph.graph.get_attr(name)
 
 
-_kept: "weakref.WeakKeyDictionary[nn.Module, dict[int | None, Notes]]" = weakref.WeakKeyDictionary()
+_kept: "weakref.WeakKeyDictionary[nn.Module, dict[int | None, NoteBook]]" = weakref.WeakKeyDictionary()
 _lock = threading.Lock()
-_listeners: list[Notes] = []
+_listeners: list[NoteBook] = []
 _original: list[Any] = []
 
 
-def _listen(notes: Notes) -> None:
+def _listen(notes: NoteBook) -> None:
     from torch._dynamo.output_graph import OutputGraph
 
     with _lock:
@@ -297,7 +298,7 @@ def _listen(notes: Notes) -> None:
             OutputGraph.call_user_compiler = _compile  # type: ignore[method-assign, assignment]
 
 
-def _leave(notes: Notes) -> None:
+def _leave(notes: NoteBook) -> None:
     from torch._dynamo.output_graph import OutputGraph
 
     with _lock:
@@ -306,7 +307,7 @@ def _leave(notes: Notes) -> None:
             OutputGraph.call_user_compiler = _original.pop()  # type: ignore[method-assign]
 
 
-def _keep_to_itself(dynamo: Any, graph: Any, inputs: Sequence[Any], notes: Notes) -> None:
+def _keep_to_itself(dynamo: Any, graph: Any, inputs: Sequence[Any], notes: NoteBook) -> None:
     """Let another model of the same class have code of its own: parameters are inputs of a graph, so it would run this one."""
     from torch._dynamo.guards import GuardBuilder
 

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from isotherm.checkup.measure import statistics
 from isotherm.monitor import noting
-from isotherm.monitor.parts import WHOLE, Part, part_of
+from isotherm.monitor.parts import WHOLE, HeadShare, part_of
 from isotherm.monitor.snapshots import Snapshot
 from isotherm.monitor.totals import SUMS, Key, LayerTotals
 from isotherm.ops import Problem, Visibility
@@ -48,7 +48,7 @@ class TrainingSession(Session):
         self, model: nn.Module, rows: int | None, trusted: set[tuple[str, str]], *, traces: bool, together: bool = False
     ) -> None:
         super().__init__(model)
-        self._together, self._parts = together, dict[str, Part]()
+        self._together, self._parts = together, dict[str, HeadShare]()
         self.wanted: Collection[str] = ()
         """Modules whose q and k are to be kept, in `snapshots`."""
         self.snapshots: dict[str, Snapshot] = {}

@@ -10,7 +10,7 @@ from typing import Any
 
 from torch import nn
 
-from isotherm.monitor.compiled import Notes
+from isotherm.monitor.compiled import NoteBook
 from isotherm.monitor.looking import Origin, TrainingSession
 from isotherm.monitor.ranks import Table
 from isotherm.monitor.snapshots import Snapshot
@@ -26,7 +26,7 @@ class Looked:
 
     table: Table
     totals: dict[Key, LayerTotals] | None = None
-    notes: Notes | None = None
+    notes: NoteBook | None = None
     result: Any = None
     seconds: float = 0.0
     snapshots: Mapping[str, Snapshot] = field(default_factory=dict)
@@ -43,7 +43,7 @@ class Looks:
         self.wanted: set[str] = set()
         """Modules of which the next step is to bring a snapshot; it is looked at eagerly."""
         self._model, self._rows, self._traces, self._alone = model, rows, traces, alone
-        self._notes = Notes.of(model, rows)
+        self._notes = NoteBook.of(model, rows)
         self._noting = self._eager = False
         self._compiled_steps = 0
         self._trusted: set[tuple[str, str]] = set()

@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from isotherm.checkup.thresholds import SATURATED
-from isotherm.monitor.parts import Part
+from isotherm.monitor.parts import HeadShare
 from isotherm.stats import RowStats
 
 SUMS = ("rows", "valid", "fractions", "logit_std", "entropy", "gate", "saturated", "invalid")
@@ -48,7 +48,7 @@ class LayerTotals:
         nothing = largest.new_full((largest.shape[0], 1), -torch.inf)
         return cls(sums, torch.cat([largest, nothing], 1).amax(1))
 
-    def spread(self, part: Part) -> "LayerTotals":
+    def spread(self, part: HeadShare) -> "LayerTotals":
         """The totals of all heads of a layer that is spread over processes: nothing where this one has none. Only data
         parallel processes share a loss, so gradients are made as large as these expect."""
         heads = len(self.largest)

@@ -1,4 +1,4 @@
-"""The kernels that note attention on a GPU give what the reference gives, under Triton's interpreter where there is no GPU."""
+"""The kernels of `monitor/noting_kernel.py`, which note attention on a GPU, give what the reference gives."""
 
 import pytest
 import torch
