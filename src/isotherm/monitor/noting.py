@@ -105,7 +105,7 @@ def launch(kernel: Any, q: Tensor, k: Tensor, mask: Tensor | None, armed: Tensor
     """Run the kernel `note_rows`, or a wrapper of it, on a GPU."""
     b, heads, queries, d = q.shape
     keys, rows = k.shape[2], rows_of_each(q, about["rows"])
-    block, width = (64, 64) if rows > 32 else (16, 128)
+    block, width = (64 if rows > 32 else 16), 64
     seen, strides = armed, (0, 0, 0, 0)
     if mask is not None:
         seen = four_axes(mask).expand(b, heads, queries, keys)  # type: ignore[union-attr]
