@@ -1,7 +1,10 @@
 """The monitor in a training loop: what it reads is right, and training is what it would be without it."""
 
 import gc
+import os
 import pickle
+import threading
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -94,7 +97,7 @@ def test_nothing_is_left_on_the_model_or_in_pytorch():
 def test_it_reads_every_so_many_steps_and_none_in_between():
     model, steps = build(), []
     monitor = watch(model, every=4, on_alert=None)
-    monitor._tell = lambda reading: steps.append(reading.step)
+    monitor._telling.reading = lambda reading: steps.append(reading.step)
     train(model, 10, monitor)
     assert steps == [0, 4, 8]
 
@@ -210,7 +213,7 @@ def test_an_error_inside_the_monitor_is_told_once_and_training_goes_on(monkeypat
     def broken(*_):
         raise RuntimeError("no such luck")
 
-    monkeypatch.setattr(monitor, "_gather", broken)
+    monkeypatch.setattr(monitor, "_agree", broken)
     with pytest.warns(RuntimeWarning, match="no such luck") as told:
         assert train(model, 6, monitor) == before
     assert len(told) == 1
@@ -267,3 +270,64 @@ def test_no_module_and_no_store(tmp_path):
     with pytest.raises(InputError, match="notes"):
         watch(build(), store=tmp_path / "notes.txt")
     assert (tmp_path / "notes.txt").read_text() == "mine"
+
+
+@pytest.mark.slow
+def test_memory_does_not_grow_over_ten_thousand_steps(tmp_path):
+    def held():
+        gc.collect()
+        pages = int(Path("/proc/self/statm").read_text().split()[1])
+        return pages * os.sysconf("SC_PAGE_SIZE"), sum(isinstance(one, torch.Tensor) for one in gc.get_objects())
+
+    model, given = build(), batch(0)
+    optimizer, seen = torch.optim.SGD(model.parameters(), lr=1e-3), []
+    with watch(model, every=10, rows=4, store=tmp_path / "run.db") as monitor:
+        for step in range(10_001):
+            loss = (model(given) - given.roll(1, 1)).square().mean()
+            loss.backward()
+            monitor.log(loss)
+            optimizer.step()
+            optimizer.zero_grad()
+            if step in (2_000, 10_000):
+                seen.append(held())
+    assert seen[1][1] == seen[0][1]
+    assert seen[1][0] < seen[0][0] + 4 * 2**20
+
+
+def test_models_are_watched_in_threads_of_their_own():
+    found = {}
+
+    def work(seed):
+        model = build(seed=seed)
+        monitor = watch(model, every=1, rows=None)
+        found[seed] = train(model, 5, monitor), monitor.latest, monitor.events
+
+    threads = [threading.Thread(target=work, args=(seed,)) for seed in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    for seed, (losses, reading, events) in found.items():
+        alone = watch(build(seed=seed), every=1, rows=None)
+        assert losses == train(alone.model, 5, alone)
+        np.testing.assert_array_equal(reading.values["max_logit"], alone.latest.values["max_logit"])
+        assert events == []
+
+
+def test_a_loss_that_is_logged_after_the_step_is_that_of_its_step():
+    model, losses = build(), []
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    monitor, read = watch(model, every=2), []
+    tell = monitor._telling.reading
+    monitor._telling.reading = lambda reading: (read.append(reading), tell(reading))
+    with monitor:
+        for step in range(5):
+            loss = model(batch(step)).square().mean()
+            loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            losses.append(loss.item())
+            monitor.log(loss)
+            if step % 2 == 0:
+                assert monitor.latest.loss == pytest.approx(loss.item())
+    assert [one.step for one in read] == [0, 2, 4]

@@ -95,6 +95,33 @@ def test_heads_with_keys_of_their_own_share_the_factor_between_q_and_k():
     torch.testing.assert_close(new[2], old[2])
 
 
+def test_master_weights_are_clipped_with_the_weights_that_they_are_of():
+    model = build().bfloat16()
+    masters = {weight: weight.detach().float() for weight in model.parameters()}
+
+    def run(it):
+        return it(batch(0).bfloat16()).square().mean()
+
+    before, _ = steps(model, run, None, 1)
+    tau = 0.5 * float(before.min())
+    steps(model, run, Valve(tau, masters), 1)
+    for weight, master in masters.items():
+        torch.testing.assert_close(
+            weight.float(), master, rtol=1e-2, atol=0
+        )  # what the optimizer copies back is no larger
+    for weight, master in masters.items():
+        weight.data.copy_(master)
+    after, _ = steps(model, run, None, 1)
+    assert after[0][:2].max() <= tau * 1.02
+
+
+def test_a_single_head_is_clipped():
+    model = build(heads=(1,))
+    before, _ = steps(model, on_vectors, None, 1)
+    found, _ = steps(model, on_vectors, Valve(0.5 * float(before.max())), 2)
+    assert found[-1].max() == pytest.approx(0.5 * before.max(), rel=1e-4)
+
+
 def test_under_qk_norm_it_says_that_it_can_do_nothing():
     model = stock("Qwen3ForCausalLM", **SHAPE, num_key_value_heads=2, head_dim=8)
     state = {name: tensor.clone() for name, tensor in model.state_dict().items()}

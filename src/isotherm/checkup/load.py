@@ -26,6 +26,7 @@ from isotherm.checkup.loading.formats import (
 from isotherm.checkup.loading.hub import HubName, fetch, hub_name
 from isotherm.checkup.loading.loaded import EXTRA, Loaded, Loading, Progress, needed, nobody
 from isotherm.checkup.loading.pretrained import open_pretrained, precision
+from isotherm.checkup.loading.snapshot import open_snapshot
 from isotherm.errors import ArgumentError, InputError
 from isotherm.language import Text
 from isotherm.printable import printable
@@ -129,6 +130,8 @@ def _adapter(folder: Path, name: str, origin: str, loading: Loading, told: Progr
 
 def _file(path: Path, origin: str, loading: Loading, told: Progress) -> Loaded:
     """The weights in one file, with the configuration beside it."""
+    if path.suffix.lower() == ".npz":
+        return _placed(open_snapshot(path, origin), loading.device, loading)
     if path.suffix.lower() != ".safetensors":
         raise refuse_file(path)
     folder = path.parent

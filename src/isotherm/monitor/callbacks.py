@@ -4,7 +4,6 @@
 from typing import Any
 
 from isotherm.monitor.monitor import Monitor, watch
-from isotherm.monitor.sinks import Summariser
 
 
 def trainer_callback(trainer: Any = None, **options: Any) -> Any:
@@ -30,7 +29,7 @@ def trainer_callback(trainer: Any = None, **options: Any) -> Any:
 
         def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **_: Any) -> None:  # noqa: ARG002
             if self.monitor is not None and logs is not None:
-                logs.update(_scalars(self.monitor))
+                logs.update(self.monitor.scalars())
 
         def on_train_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:  # noqa: ARG002
             if self.monitor is not None:
@@ -58,23 +57,19 @@ def lightning_callback(**options: Any) -> Any:
             self.monitor = watch(pl_module, **{"together": trainer.world_size > 1, **options})
             self.monitor.start(trainer.global_step)
 
-        def on_train_batch_end(self, trainer: Any, pl_module: Any, *_: Any) -> None:
+        def on_train_batch_end(self, trainer: Any, pl_module: Any, outputs: Any, *_: Any) -> None:
             if self.monitor is None:
                 return
+            loss = outputs.get("loss") if isinstance(outputs, dict) else outputs
+            if loss is not None:
+                self.monitor.log(loss)
             if self.monitor.should_stop:
                 trainer.should_stop = True
             if trainer.logger is not None:
-                pl_module.log_dict(_scalars(self.monitor))
+                pl_module.log_dict(self.monitor.scalars())
 
         def teardown(self, trainer: Any, pl_module: Any, stage: str) -> None:  # noqa: ARG002
             if self.monitor is not None:
                 self.monitor.stop()
 
     return Watching()
-
-
-def _scalars(monitor: Monitor) -> dict[str, float]:
-    """The latest reading as a tracker sees it."""
-    if monitor.latest is None:
-        return {}
-    return Summariser(monitor.layers).numbers(monitor.latest)

@@ -4,6 +4,7 @@ PyTorch calls these hooks for every optimizer of the process. They know of no mo
 holds a parameter of ours; where several do, the first that steps is the clock. A step that a GradScaler skips is no step.
 """
 
+import threading
 import weakref
 from collections.abc import Callable
 from typing import Any
@@ -20,20 +21,18 @@ class Clock:
         self._model = weakref.ref(model)
         self._before, self._after = before, after
         self._clock: weakref.ref[Optimizer] | None = None
-        self._handles: list[Any] = []
 
     def start(self) -> None:
         """Begin to listen."""
-        self._handles = [
-            register_optimizer_step_pre_hook(lambda optimizer, *_: self._tick(optimizer, self._before)),
-            register_optimizer_step_post_hook(lambda optimizer, *_: self._tick(optimizer, self._after)),
-        ]
+        _listen(self)
 
     def stop(self) -> None:
         """Listen no longer."""
-        for handle in self._handles:
-            handle.remove()
-        self._handles = []
+        _leave(self)
+
+    def tick(self, optimizer: Optimizer, *, stepped: bool) -> None:
+        """An optimizer is about to step, or has stepped."""
+        self._tick(optimizer, self._after if stepped else self._before)
 
     def _tick(self, optimizer: Optimizer, tell: Callable[[], None]) -> None:
         clock = None if self._clock is None else self._clock()
@@ -46,3 +45,31 @@ class Clock:
         model = self._model()
         ours = set() if model is None else {id(parameter) for parameter in model.parameters()}
         return any(id(parameter) in ours for group in optimizer.param_groups for parameter in group["params"])
+
+
+_lock = threading.Lock()
+_clocks: tuple["Clock", ...] = ()
+_handles: list[Any] = []
+"""One pair of hooks for all clocks: PyTorch runs through its hooks while they run, so another thread must not add any."""
+
+
+def _listen(clock: Clock) -> None:
+    global _clocks  # noqa: PLW0603  the hooks belong to the process
+    with _lock:
+        _clocks = (*_clocks, clock)
+        if not _handles:
+            _handles.append(register_optimizer_step_pre_hook(lambda optimizer, *_: _tell(optimizer, stepped=False)))
+            _handles.append(register_optimizer_step_post_hook(lambda optimizer, *_: _tell(optimizer, stepped=True)))
+
+
+def _leave(clock: Clock) -> None:
+    global _clocks  # noqa: PLW0603
+    with _lock:
+        _clocks = tuple(other for other in _clocks if other is not clock)
+        while not _clocks and _handles:
+            _handles.pop().remove()
+
+
+def _tell(optimizer: Optimizer, *, stepped: bool) -> None:
+    for clock in _clocks:
+        clock.tick(optimizer, stepped=stepped)

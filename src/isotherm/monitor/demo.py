@@ -6,6 +6,7 @@ become infinite; it stays where guessing is.
 """
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
@@ -17,10 +18,27 @@ from isotherm.monitor.valve import Valve
 from isotherm.record.watch_demo import DemoRun, DemoTrio
 
 STEPS = 300
-SYMBOLS, LENGTH, BATCH = 16, 32, 16
-RATE, TOO_HIGH = 3e-3, 30.0
+TOO_HIGH = 30.0
 TAU = 30.0
 EVERY = 5
+
+
+@dataclass(frozen=True)
+class DemoSize:
+    """A transformer, its batches, and where it trains."""
+
+    layers: int = 2
+    heads: int = 2
+    width: int = 32
+    symbols: int = 16
+    length: int = 32
+    period: int = 17
+    batch: int = 16
+    rate: float = 3e-3
+    device: str = "cpu"
+
+
+SMALL = DemoSize()
 
 
 class _Attention(nn.Module):
@@ -53,16 +71,16 @@ class _Block(nn.Module):
 
 
 class SmallTransformer(nn.Module):
-    """Two layers of two heads, without QK-norm."""
+    """A decoder without QK-norm."""
 
-    def __init__(self, width: int = 32, heads: int = 2, layers: int = 2) -> None:
+    def __init__(self, size: DemoSize) -> None:
         super().__init__()
-        self.symbols, self.places = nn.Embedding(SYMBOLS, width), nn.Embedding(LENGTH, width)
-        self.blocks = nn.ModuleList(_Block(width, heads) for _ in range(layers))
-        self.head = nn.Sequential(nn.LayerNorm(width), nn.Linear(width, SYMBOLS, bias=False))
+        self.symbols, self.places = nn.Embedding(size.symbols, size.width), nn.Embedding(size.length, size.width)
+        self.blocks = nn.ModuleList(_Block(size.width, size.heads) for _ in range(size.layers))
+        self.head = nn.Sequential(nn.LayerNorm(size.width), nn.Linear(size.width, size.symbols, bias=False))
 
     def forward(self, tokens: Tensor) -> Tensor:
-        x = self.symbols(tokens) + self.places(torch.arange(tokens.shape[1]))
+        x = self.symbols(tokens) + self.places(torch.arange(tokens.shape[1], device=tokens.device))
         for block in self.blocks:
             x = block(x)
         logits: Tensor = self.head(x)
@@ -73,6 +91,7 @@ def demonstrate(
     seeds: int = 5,
     steps: int = STEPS,
     *,
+    size: DemoSize = SMALL,
     folder: Path | None = None,
     progress: Callable[[str], object] = lambda _: None,
 ) -> list[DemoTrio]:
@@ -82,17 +101,24 @@ def demonstrate(
         runs = []
         for name, heat, valve in (("alone", 1.0, None), ("hot", TOO_HIGH, None), ("held", TOO_HIGH, Valve(TAU))):
             store = None if folder is None else folder / f"{name}-{seed}.db"
-            runs.append(train(seed, steps, heat, valve, store))
+            runs.append(train(seed, steps, heat, valve, store, size))
             progress(name)
         trios.append(DemoTrio(seed, *runs))
     return trios
 
 
-def train(seed: int, steps: int, heat: float, valve: Valve | None = None, store: Path | None = None) -> DemoRun:
+def train(
+    seed: int,
+    steps: int,
+    heat: float,
+    valve: Valve | None = None,
+    store: Path | None = None,
+    size: DemoSize = SMALL,
+) -> DemoRun:
     """One run. `heat` multiplies the learning rate of W_q and W_k."""
-    with torch.random.fork_rng():
+    with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        model = SmallTransformer()
+        model = SmallTransformer(size).to(size.device)
     heated = {id(weight) for name, weight in model.named_parameters() if ".query." in name or ".key." in name}
     groups = [
         {
@@ -101,15 +127,15 @@ def train(seed: int, steps: int, heat: float, valve: Valve | None = None, store:
         }
         for hot in (False, True)
     ]
-    optimizer = torch.optim.AdamW(groups, lr=RATE, betas=(0.9, 0.95), weight_decay=0.0)
+    optimizer = torch.optim.AdamW(groups, lr=size.rate, betas=(0.9, 0.95), weight_decay=0.0)
     generator = torch.Generator().manual_seed(seed)
     losses: list[float] = []
     every, rows = (1, None) if valve is not None else (EVERY, 64)
     with watch(model, every=every, rows=rows, store=store, valve=valve) as monitor:
         for step in range(steps):
             for group in optimizer.param_groups:
-                group["lr"] = RATE * group["heat"] * min(1.0, (step + 1) / 30)
-            loss = _loss(model, generator)
+                group["lr"] = size.rate * group["heat"] * min(1.0, (step + 1) / 30)
+            loss = _loss(model, size, generator)
             optimizer.zero_grad()
             loss.backward()
             monitor.log(loss)
@@ -120,8 +146,10 @@ def train(seed: int, steps: int, heat: float, valve: Valve | None = None, store:
     return DemoRun(tuple(losses), min(alerts, default=None), largest)
 
 
-def _loss(model: nn.Module, generator: torch.Generator) -> Tensor:
-    half = torch.randint(SYMBOLS, (BATCH, LENGTH // 2 + 1), generator=generator)
-    tokens = torch.cat([half, half], 1)[:, : LENGTH + 1]
-    logits = model(tokens[:, :-1])
-    return F.cross_entropy(logits.reshape(-1, SYMBOLS), tokens[:, 1:].reshape(-1))
+def _loss(model: nn.Module, size: DemoSize, generator: torch.Generator) -> Tensor:
+    said = torch.randint(size.symbols, (size.batch, size.period), generator=generator)
+    times = -(-(size.length + 1) // size.period)
+    tokens = said.repeat(1, times)[:, : size.length + 1].to(size.device)
+    with torch.autocast("cuda", torch.bfloat16, enabled=size.device == "cuda"):
+        logits = model(tokens[:, :-1])
+    return F.cross_entropy(logits.float().reshape(-1, size.symbols), tokens[:, 1:].reshape(-1))

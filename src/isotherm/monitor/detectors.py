@@ -29,16 +29,26 @@ class History:
 
     layers: tuple[WatchedLayer, ...]
     readings: deque[Reading] = field(default_factory=lambda: deque(maxlen=WINDOW))
+    largest: deque[npt.NDArray[np.float64]] = field(default_factory=lambda: deque(maxlen=WINDOW))
+    """The largest logit of each layer in each of these readings."""
     early: dict[str, list[Floats]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        sizes = np.array([layer.heads for layer in self.layers], np.intp)
+        self._some = sizes > 0  # numpy cannot reduce over no heads
+        self._starts = (np.cumsum(sizes) - sizes)[self._some]
 
     def add(self, reading: Reading) -> None:
         """Take a reading. One of the last one's step replaces it; an earlier step means that the run went back, and growth is
         measured anew."""
         if self.readings and reading.step == self.readings[-1].step:
             self.readings.pop()
+            self.largest.pop()
         if self.readings and reading.step < self.readings[-1].step:
             self.readings.clear()
+            self.largest.clear()
         self.readings.append(reading)
+        self.largest.append(self._reduced(np.maximum, reading.values["max_logit"].astype(float), -np.inf))
         for name in ("entropy", "saturated"):
             kept = self.early.setdefault(name, [])
             if len(kept) < EARLY:
@@ -50,19 +60,23 @@ class History:
 
     def by_layer(self, name: str) -> Floats:
         """A statistic now, as the mean over the heads of each layer."""
-        return np.array([_known_mean(part[:, None])[0] for part in self._parts(self.heads(name))], np.float32)
-
-    def largest(self, reading: Reading) -> npt.NDArray[np.float64]:
-        """The largest logit of each layer in a reading."""
-        return np.array([part.max(initial=-np.inf) for part in self._parts(reading.values["max_logit"])], float)
+        values = self.heads(name)
+        known = np.isfinite(values)
+        with np.errstate(invalid="ignore"):
+            total = self._reduced(np.add, np.where(known, values, 0).astype(float), 0)
+            return (total / self._reduced(np.add, known.astype(float), 0)).astype(np.float32)
 
     def hottest(self) -> npt.NDArray[np.intp]:
         """The head of each layer that has its largest logit now."""
-        parts = self._parts(self.heads("max_logit"))
+        parts = np.split(self.heads("max_logit"), np.cumsum([layer.heads for layer in self.layers])[:-1])
         return np.array([np.argmax(part) if len(part) else 0 for part in parts], np.intp)
 
-    def _parts(self, values: Floats) -> list[Floats]:
-        return np.split(values, np.cumsum([layer.heads for layer in self.layers])[:-1])
+    def _reduced(self, how: np.ufunc, values: npt.NDArray[np.float64], nothing: float) -> npt.NDArray[np.float64]:
+        """Over the heads of each layer."""
+        found = np.full(len(self.layers), float(nothing))
+        if len(self._starts):
+            found[self._some] = how.reduceat(values, self._starts)
+        return found
 
     def early_value(self, name: str) -> Floats | None:
         """The mean of each layer's first readings; None before there are enough."""
@@ -136,7 +150,7 @@ class Grows(Detector):
         if len(history.readings) < WINDOW:
             return None
         steps = np.array([reading.step for reading in history.readings], float)
-        logits = np.stack([history.largest(reading) for reading in history.readings])
+        logits = np.stack(history.largest)
         now = logits[-1]
         with np.errstate(all="ignore"):
             slope, error, end = _line(steps, logits)
@@ -147,7 +161,8 @@ class Grows(Detector):
             soon = np.clip((np.log(self.limit) - end) / factor, 0, late)
         numbers = {"max_logit": now, "growth": 1000 * slope, "soon": steps[-1] + soon, "late": steps[-1] + late}
         numbers["limit"] = np.full(len(now), self.limit)
-        return Sign(marks, slope.astype(np.float32), numbers, history.hottest())
+        heads = history.hottest() if marks.any() else np.zeros(len(now), np.intp)
+        return Sign(marks, slope.astype(np.float32), numbers, heads)
 
 
 @dataclass(frozen=True)
@@ -216,7 +231,7 @@ DEFAULT: tuple[Detector, ...] = (
             "A mean entropy that falls towards zero goes before divergence (Zhai et al. 2023, arXiv:2303.06296).",
             "平均熵趋近于零会先于发散出现（Zhai 等 2023，arXiv:2303.06296）。",
         ),
-        part=0.2,
+        part=0.1,
     ),
     Rises(
         "saturation",

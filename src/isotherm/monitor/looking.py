@@ -3,26 +3,28 @@
 Sums and maxima stay on the model's device until the step is read, so a step of training waits for nothing.
 """
 
+import time
 from collections import Counter
-from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, replace
+from math import inf
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from isotherm.checkup.rows import statistics
-from isotherm.checkup.thresholds import SATURATED
-from isotherm.ops import Problem
+from isotherm.monitor import noting
+from isotherm.monitor.parts import WHOLE, HeadShare, part_of
+from isotherm.monitor.snapshots import Snapshot
+from isotherm.monitor.totals import SUMS, Key, LayerTotals
+from isotherm.ops import Problem, Visibility
 from isotherm.probe.capture import Capture, Factor, Kept
+from isotherm.probe.factors import UNTRACED
+from isotherm.probe.frames import Frame
 from isotherm.probe.later import Unknown
 from isotherm.probe.session import Call, Session
 from isotherm.stats import RowStats
-
-SUMS = ("rows", "valid", "fractions", "logit_std", "entropy", "gate", "saturated", "invalid")
-"""What is added up for each head: rows, valid rows, rows with an entropy fraction, and sums over these."""
-Key = tuple[str, int]
-"""A module's name, and which of its calls in one forward this is."""
 
 
 @dataclass(frozen=True)
@@ -33,44 +35,8 @@ class Origin:
     k: Factor
     heads: int
     key_heads: int
-
-
-@dataclass
-class LayerTotals:
-    """What the calls of one layer have added up to: `sums` [len(SUMS), heads] and `largest` logit [heads], on the device, and
-    the squared gradients of its q and k, filled in by the backward pass."""
-
-    sums: Tensor
-    largest: Tensor
-    squares: dict[str, list[Tensor]] = field(default_factory=lambda: {"q": [], "k": []})
-
-    @classmethod
-    def of(cls, stats: RowStats) -> "LayerTotals":
-        """The totals of one call."""
-        valid = ~(stats.empty | stats.broken)
-        fraction, gate = stats.entropy_fraction, stats.jacobian_trace
-        known = fraction.isfinite()
-        terms = (
-            ~stats.empty,
-            valid,
-            known,
-            torch.where(valid, stats.logit_std, 0.0),
-            torch.where(known, fraction, 0.0),
-            torch.where(valid, gate, 0.0),
-            valid & known & (gate < SATURATED),
-            stats.invalid,
-        )
-        sums = torch.stack([term.double().sum((0, 2)) for term in terms])
-        largest = torch.where(valid, stats.max_logit, -torch.inf).transpose(0, 1).flatten(1)
-        nothing = largest.new_full((largest.shape[0], 1), -torch.inf)
-        return cls(sums, torch.cat([largest, nothing], 1).amax(1))
-
-    def add(self, other: "LayerTotals") -> None:
-        """Count another call of the same layer in."""
-        self.sums = self.sums + other.sums
-        self.largest = torch.maximum(self.largest, other.largest)
-        for name, squares in other.squares.items():
-            self.squares[name] += squares
+    parts: int = 1
+    """Over how many processes the layer's heads are spread; the other fields are this one's."""
 
 
 class TrainingSession(Session):
@@ -81,12 +47,19 @@ class TrainingSession(Session):
 
     at_once = True
 
-    def __init__(self, model: nn.Module, rows: int | None, trusted: set[tuple[str, str]], *, traces: bool) -> None:
+    def __init__(
+        self, model: nn.Module, rows: int | None, trusted: set[tuple[str, str]], *, traces: bool, together: bool = False
+    ) -> None:
         super().__init__(model)
+        self._together, self._parts = together, dict[str, HeadShare]()
+        self.wanted: Collection[str] = ()
+        """Modules whose q and k are to be kept, in `snapshots`."""
+        self.snapshots: dict[str, Snapshot] = {}
         self.traces = traces
         self.totals: dict[Key, LayerTotals] = {}
         self.origins: dict[Key, Origin] = {}
         self.forwards = 0
+        self.seconds = 0.0
         self.result: Any = None
         self._rows, self._trusted = rows, trusted
         self._measured: list[LayerTotals] = []
@@ -106,20 +79,57 @@ class TrainingSession(Session):
     def capture(
         self, call: Call, module: nn.Module | None = None, agrees: Callable[[Problem], bool] | None = None
     ) -> bool:
+        started = time.perf_counter()
+        captured = self._capture(call, module, agrees)
+        self.seconds += time.perf_counter() - started
+        return captured
+
+    def _capture(self, call: Call, module: nn.Module | None, agrees: Callable[[Problem], bool] | None) -> bool:
         subject = self._subject(module)[0], call.implementation
-        if not super().capture(call, module, None if subject in self._trusted else agrees):
+        if self._is_plain(call) and (agrees is None or subject in self._trusted):
+            self._note(call, *self._subject(module))
+        elif not super().capture(call, module, None if subject in self._trusted else agrees):
             return False
         if agrees is not None:
             self._trusted.add(subject)
+        if self._together and subject[0] not in self._parts:
+            self._parts[subject[0]] = part_of(self.frames.modules.get(subject[0]))
         for name, tensor in zip("qk", call.made or (call.q, call.k), strict=True):
             if tensor.grad_fn is not None:  # otherwise it is no part of the graph, whatever it requires
                 self._measured[-1].squares[name].append(_squares(tensor))
         return True
 
+    def _is_plain(self, call: Call) -> bool:
+        """Whether one kernel can measure the call: q and k on a GPU, all keys or the earlier ones, and nothing to trace."""
+        plain = call.terms.mask is None and call.terms.bias is None and call.sink is None and call.padded is None
+        plain = plain and call.window is None and call.softcap is None and call.rows is None and call.first == 0
+        return plain and not self.traces and not self.wanted and call.q.is_cuda and noting.can_note(call.q, None)
+
+    def _inspect(self, frame: Frame, result: Any) -> None:
+        """Look for no NaN in what modules return: that would wait for the device, and the readings say it."""
+
+    def _note(self, call: Call, name: str, kind: str) -> None:
+        """Measure a plain call on a GPU by one kernel."""
+        heads = call.q.shape[1]
+        state = torch.zeros(len(SUMS) + 1, heads, dtype=torch.float64, device=call.q.device)
+        state[-1].fill_(-inf)
+        armed = torch.ones(1, dtype=torch.int32, device=call.q.device)
+        q, k = call.q.detach(), call.k.detach()
+        rows = self._rows or 0
+        noting.note_now(q, k, armed, state, scale=call.scale, causal=call.causal, rows=rows)
+        positions = torch.arange(0)
+        nothing = q.new_empty(0)
+        problem = Problem(nothing, nothing, nothing, Visibility(positions, 0, call.causal), call.scale)
+        super().add(Capture(name, kind, "self", call.implementation, problem, None, call.passed, UNTRACED, UNTRACED))
+        self._measured.append(LayerTotals(state[:-1], state[-1]))
+        self._heads.append((heads, call.k.shape[1]))
+
     def add(self, capture: Capture, unknown: Unknown | None = None) -> None:
         """Measure the call now."""
         super().add(capture, unknown)
         capture = self.seen.captures[-1]
+        if capture.name in self.wanted:
+            self.snapshots[capture.name] = Snapshot.of(capture.problem)
         with torch.autocast(capture.problem.q.device.type, enabled=False):
             self._measured.append(LayerTotals.of(_measure(capture, self._rows)))
         self._heads.append((capture.problem.q.shape[1], capture.problem.k.shape[1]))
@@ -140,10 +150,12 @@ class TrainingSession(Session):
 
     def _end_forward(self, result: Any) -> None:
         calls: Counter[str] = Counter()
-        for capture, totals, heads in zip(self.seen.captures, self._measured, self._heads, strict=True):
+        for capture, own, heads in zip(self.seen.captures, self._measured, self._heads, strict=True):
             key = capture.name, calls[capture.name]
             calls[capture.name] += 1
-            self.origins[key] = Origin(capture.q_factor, capture.k_factor, *heads)
+            part = self._parts.get(capture.name, WHOLE)
+            self.origins[key] = Origin(capture.q_factor, capture.k_factor, *heads, part.parts)
+            totals = own.spread(part) if part.parts > 1 else own
             if key in self.totals and self.totals[key].largest.shape == totals.largest.shape:
                 self.totals[key].add(totals)
             else:

@@ -5,42 +5,32 @@ steps training runs as if nobody watched. Whatever goes wrong in here is recorde
 """
 
 import time
-import warnings
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
-from functools import partial
 from os import PathLike
+from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-import numpy as np
-import torch
 from torch import Tensor, nn
 
 from isotherm.checkup.wrappers import called
 from isotherm.errors import ArgumentError
 from isotherm.language import Text
-from isotherm.monitor.alerts import Alarms
+from isotherm.monitor.arriving import Arriving
 from isotherm.monitor.clock import Clock
-from isotherm.monitor.looking import SUMS, Key, LayerTotals, Origin, TrainingSession
-from isotherm.monitor.ranks import Ranks, Table, packed
-from isotherm.monitor.sinks import Sink
+from isotherm.monitor.gathering import Gathering
+from isotherm.monitor.looks import Looks
+from isotherm.monitor.ranks import Ranks, Table
 from isotherm.monitor.store import Writer, read
+from isotherm.monitor.telling import MakeSink, Telling
 from isotherm.monitor.valve import CLIPPED, Valve
-from isotherm.probe.attach import open_session
-from isotherm.probe.owner import Opened
 from isotherm.record.watch import Event, Reading, WatchedLayer
 
 NOTHING_SEEN = Text(
     "no attention was seen in the first step, so there is nothing to watch; isotherm check says what was met instead",
     "第一步中没有看到任何注意力，因此没有可监视的内容；isotherm check 会说明遇到了什么",
 )
-TROUBLE = Text(
-    "the monitor itself failed, and training went on: {error}",
-    "监视器自身出错，训练照常继续：{error}",
-)
-MakeSink = Callable[[Sequence[WatchedLayer]], Sink]
-"""Makes a tracker's sink once the layers are known, such as `functools.partial(TensorBoard, where="logs")`."""
 POSITIVE = Text("an integer of at least 1", "不小于 1 的整数")
 
 
@@ -75,25 +65,35 @@ class Monitor:
         self.model, self.options = model, options
         self.step = 0
         self.layers: list[WatchedLayer] = []
-        self.latest: Reading | None = None
-        self.events: list[Event] = []
+        self._latest: Reading | None = None
         self.should_stop = False
         self._ranks = Ranks(model, options.together)
-        self._writer: Writer | None = None
-        if options.store is not None and self._ranks.is_first:
-            self._writer = Writer(options.store, model=called(model), every=options.every, rows=options.rows)
+        first, writer = self._ranks.is_first, None
+        if options.store is not None and first:
+            writer = Writer(options.store, model=called(model), every=options.every, rows=options.rows)
+        self._telling = Telling(
+            writer, options.sinks if first else (), alarms=options.alarms and first, on_alert=options.on_alert
+        )
         self._clock = Clock(model, self._before, self._after)
-        self._sinks: list[Sink] = []
-        self._alarms: Alarms | None = None
         self._earlier: tuple[Reading, ...] = ()
         self._hot = False
-        self._origins: dict[Key, Origin] = {}
+        self._looks = Looks(model, options.rows, traces=options.valve is not None, alone=self._ranks.count == 1)
         self._table: Table = {}
-        self._trusted: set[tuple[str, str]] = set()
-        self._session: TrainingSession | None = None
-        self._opened: Opened | None = None
+        self._coming: Gathering | None = None
+        self._snapshots: dict[str, Path] = {}
         self._loss: Any = None
-        self._failed = False
+        self._ticked = self._has_logged = self._logs_late = False
+
+    @property
+    def events(self) -> list[Event]:
+        """What happened so far."""
+        return self._telling.events
+
+    @property
+    def latest(self) -> Reading | None:
+        """The last reading. The device is waited for if its numbers are still there."""
+        self._safely(self._finish)
+        return self._latest
 
     def __enter__(self) -> "Monitor":
         self.start()
@@ -107,33 +107,42 @@ class Monitor:
     def start(self, step: int = 0) -> None:
         """Begin, after `step` optimizer steps that an earlier run has done."""
         self.step = step
-        if step and self._writer is not None:
-            self._writer.resume(step)
-            self._earlier = read(self._writer.path).readings
+        if step and (writer := self._telling.writer) is not None:
+            writer.resume(step)
+            self._earlier = read(writer.path).readings
         self._clock.start()
         self._open()
 
     def stop(self) -> None:
         """End: the model, PyTorch and the optimizers are as they were."""
         self._clock.stop()
-        self._close()
-        for end in (self._writer, *self._sinks):
-            if end is not None:
-                self._safely(end.close)
+        for end in (self._looks.close, self._looks.stop, self._finish):
+            self._safely(end)
+        self._telling.close()
 
     def log(self, loss: Any) -> None:
-        """The loss of this step, a number or a tensor, before the optimizer steps or right after. Models that return one
-        (`outputs.loss`) need not be helped."""
-        done = self.latest
-        if done is not None and done.loss is None and done.step == self.step - 1:
-            self.latest = replace(done, loss=float(loss))
-            if self._writer is not None:
-                self._writer.reading(self.latest)
-        else:
-            self._loss = loss.detach() if isinstance(loss, Tensor) else loss
+        """The loss of this step, a number or a tensor, before the optimizer steps or right after, as in the first step.
+        Models that return one (`outputs.loss`) need not be helped, unless they are compiled."""
+        loss = loss.detach() if isinstance(loss, Tensor) else loss
+        coming, done = self._coming, self._latest
+        self._has_logged = True
+        if not self._logs_late:
+            self._loss = loss
+        elif coming is not None and coming.step == self.step - 1:
+            coming.late_loss = Arriving(loss) if isinstance(loss, Tensor) else loss
+        elif done is not None and done.loss is None and done.step == self.step - 1:
+            self._latest = replace(done, loss=float(loss))
+            if self._telling.writer is not None:
+                self._telling.writer.reading(self._latest)
+
+    def _before(self) -> None:
+        self._safely(self._read)
 
     def _after(self) -> None:
         self._before()  # a closure runs the forward inside the optimizer's step
+        self._looks.stepped()
+        if not self._ticked:
+            self._ticked, self._logs_late = True, not self._has_logged
         self.step += 1
         if self._hot:
             self._hot = False
@@ -141,102 +150,73 @@ class Monitor:
         self._open()
 
     def _open(self) -> None:
-        if self.step % self.options.every == 0:
-            self._safely(self._look)
+        if self.step % self.options.every == 0 or self._looks.is_due:
+            self._safely(lambda: self._looks.begin(self._table))
 
-    def _look(self) -> None:
-        traces = self.options.valve is not None and not self._origins
-        self._session = TrainingSession(self.model, self.options.rows, self._trusted, traces=traces)
-        self._opened = open_session(self._session)
-
-    def _before(self) -> None:
-        session = self._session
-        if session is None or not session.forwards:
+    def _read(self) -> None:
+        """Turn what the step's forwards added up to into a reading, once its numbers have come from the device."""
+        if self._coming is not None and self._coming.numbers.is_here:
+            self._finish()
+        looked = self._looks.end(self._table)
+        if looked is None:
             return
-        self._close()
-        self._safely(lambda: self._read(session))
+        self._finish()
+        for module, snapshot in looked.snapshots.items():
+            snapshot.save(self._snapshots.pop(module), model=called(self.model), module=module, step=self.step)
+        self._agree(looked.table)
+        if self._table:
+            about = {"step": self.step, "at": time.time(), "rows": self.options.rows, "loss_scale": self._loss_scale()}
+            loss = self._loss_of(looked.result)
+            self._coming = Gathering.of(looked, loss, self._table, self._ranks, **about)
+            self._hot = self.options.valve is not None
+            if self._hot or not self._coming.numbers.waits:
+                self._finish()
 
-    def _close(self) -> None:
-        opened, self._opened, self._session = self._opened, None, None
-        if opened is not None:
-            self._safely(opened.close)
-
-    def _read(self, session: TrainingSession) -> None:
-        """Turn what the step's forwards added up to into a reading. The device is waited for here, and nowhere else."""
-        started = time.time()
-        self._agree(session)
-        if not self._table:
+    def _finish(self) -> None:
+        """Tell of the reading whose numbers are on their way."""
+        coming, self._coming = self._coming, None
+        if coming is None:
             return
-        sums, largest, squares, loss = self._gather(session)
-        reading = Reading(
-            step=self.step,
-            at=started,
-            loss=loss,
-            rows=self.options.rows,
-            seconds=time.time() - started,
-            values=_values(sums, largest),
-            gradients={name: np.sqrt(squares[place]).astype(np.float32) for place, name in enumerate(("q", "k"))},
-        )
-        self.latest, self._origins = reading, self._origins or session.origins
-        self._hot = self.options.valve is not None
-        if self._ranks.is_first:
-            self._tell(reading)
+        reading = coming.reading()
+        if not coming.rows_seen():
+            self._looks.silent()
+        else:
+            self._latest = reading
+            if self._ranks.is_first:
+                self._telling.reading(reading)
 
     def _clip(self) -> None:
         """Let the valve act on the weights, now that the optimizer has stepped. Every process does the same."""
-        valve, latest = self.options.valve, self.latest
+        valve, latest = self.options.valve, self._latest
         assert valve is not None
         assert latest is not None
-        origins = [self._origins.get(key) for key in self._table]
+        origins = [self._looks.origins.get(key) for key in self._table]
         clips, refused = valve.act(self.model, self.layers, origins, latest.values["max_logit"])
         for clip in clips:
             numbers = {"heads": float(clip.heads), "max_logit": clip.largest, "factor": clip.smallest_factor}
             words = CLIPPED.format(layer=clip.layer.name, n=clip.heads, tau=valve.tau, largest=clip.largest)
-            self.record(Event(self.step, time.time(), "valve", "qk-clip", clip.layer.number, None, words, numbers))
+            self._telling.event(
+                Event(self.step, time.time(), "valve", "qk-clip", clip.layer.number, None, words, numbers)
+            )
         for why in refused:
-            self._warn(why)
+            self._telling.warn(why, self.step)
 
-    def _agree(self, session: TrainingSession) -> None:
+    def _agree(self, seen: Table) -> None:
         """Settle which layers there are. Several processes settle it once; one alone adds layers as it meets them."""
-        seen = {key: len(totals.largest) for key, totals in session.totals.items()}
         if not self._table:
             self._table = self._ranks.agree(seen)
         elif self._ranks.count == 1:
             seen = {key: heads for key, heads in seen.items() if key not in self._table}
             self._table |= seen
         if not self._table:
-            self._warn(NOTHING_SEEN)
+            self._telling.warn(NOTHING_SEEN, self.step)
         if len(self.layers) < len(self._table):
             self.layers = [
                 WatchedLayer(number, name if not call else f"{name}#{call + 1}", heads)
                 for number, ((name, call), heads) in enumerate(self._table.items())
             ]
-            if self._writer is not None:
-                self._writer.layers(self.layers)
-            for sink in self._sinks:
-                sink.close()
-            self._sinks = [make(self.layers) for make in self.options.sinks if self._ranks.is_first]
-            if self.options.alarms:
-                self._alarms = Alarms(self.layers)
-                for reading in self._earlier:
-                    self._alarms.look(reading)
-
-    def _gather(self, session: TrainingSession) -> tuple[Any, Any, Any, float | None]:
-        """All layers' sums [len(SUMS), heads], maxima [heads] and squared gradients [2, layers], over all processes."""
-        device = next(iter(session.totals.values())).sums.device if session.totals else torch.device("cpu")
-        seen = {key: part for key, part in session.totals.items() if self._table.get(key) == len(part.largest)}
-        parts = [seen.get(key) or _nothing(heads, device) for key, heads in self._table.items()]
-        share = self._ranks.count**-2
-        squares = [torch.stack([_sum(part.squares[name], device) * share for part in parts]) for name in ("q", "k")]
-        loss = self._loss_of(session.result)
-        said = [] if loss is None else [torch.as_tensor(loss).detach().double(), torch.ones(())]
-        sums = packed([torch.cat([part.sums for part in parts], 1), *squares, *(said or [torch.zeros(2)])], device)
-        sums, largest = self._ranks.reduce(sums, packed([part.largest for part in parts], device))
-        numbers, top = sums.cpu().numpy(), largest.cpu().numpy()
-        heads, layers = len(top), len(parts)
-        table = numbers[: len(SUMS) * heads].reshape(len(SUMS), heads)
-        gradients = numbers[len(SUMS) * heads : -2].reshape(2, layers) / self._loss_scale() ** 2
-        return table, top, gradients, float(numbers[-2] / numbers[-1]) if numbers[-1] else None
+            if self._ranks.is_first:
+                self._telling.layers(self.layers, self._earlier)
 
     def _loss_of(self, result: Any) -> Any:
         loss, self._loss = self._loss, None
@@ -247,40 +227,23 @@ class Monitor:
     def _loss_scale(self) -> float:
         return 1.0 if self.options.scaler is None else float(self.options.scaler.get_scale())
 
-    def _tell(self, reading: Reading) -> None:
-        if self._writer is not None:
-            self._writer.reading(reading)
-        for sink in self._sinks:
-            self._safely(partial(sink.reading, reading))
-        if self._alarms is not None:
-            for event in self._alarms.look(reading):
-                self.record(event)
-                if (tell := self.options.on_alert) is not None:
-                    self._safely(partial(tell, event))
+    def snapshot(self, layer: int, folder: str | PathLike[str]) -> Path:
+        """Save q and k of a layer at the next step, for the sequence of the batch with the largest logit. Returns the file,
+        which `isotherm check` opens. To be called from `on_alert`."""
+        module = list(self._table)[layer][0]
+        path = Path(folder) / f"layer-{layer:02}-step-{self.step + 1}.npz"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        self._snapshots[module] = path
+        self._looks.wanted.add(module)
+        return path
 
-    def record(self, event: Event) -> None:
-        """Keep an event, here, in the store and in the trackers."""
-        self.events.append(event)
-        for keeper in (self._writer, *self._sinks):
-            if keeper is not None:
-                self._safely(partial(keeper.event, event))
+    def scalars(self) -> dict[str, float]:
+        """The latest reading as a tracker sees it, for whoever logs by himself. Nothing before there is one."""
+        latest, summary = self.latest, self._telling.summary
+        return {} if latest is None or summary is None else summary.numbers(latest)
 
     def _safely(self, work: Callable[[], object]) -> None:
-        """Do work of the monitor's own. An error in it is recorded once; training goes on."""
-        try:
-            work()
-        except Exception as error:
-            if not self._failed:
-                self._failed = True
-                told = f"{type(error).__name__}: {error}"
-                self._warn(TROUBLE.format(error=told))
-
-    def _warn(self, message: Text) -> None:
-        """Record something wrong with the watching itself, and say it."""
-        event = Event(self.step, time.time(), "trouble", "monitor", None, None, message, {})
-        if event.message not in [other.message for other in self.events]:
-            self.record(event)
-            warnings.warn(str(message), RuntimeWarning, stacklevel=2)
+        self._telling.safely(work, self.step)
 
 
 def watch(
@@ -318,31 +281,3 @@ def watch(
     if not isinstance(model, nn.Module):
         raise ArgumentError("model", Text("a torch.nn.Module", "一个 torch.nn.Module"), got=type(model).__name__)
     return Monitor(model, WatchOptions(every, rows, store, alarms, on_alert, tuple(sinks), scaler, together, valve))
-
-
-def _values(sums: Any, largest: Any) -> dict[str, Any]:
-    """The statistics of each head, NaN where it has no row."""
-    by_name = dict(zip(SUMS, sums, strict=True))
-    with np.errstate(invalid="ignore", divide="ignore"):
-        found = {
-            "max_logit": np.where(by_name["valid"] > 0, largest, np.nan),
-            "logit_std": by_name["logit_std"] / by_name["valid"],
-            "entropy": by_name["entropy"] / by_name["fractions"],
-            "gate": by_name["gate"] / by_name["valid"],
-            "saturated": by_name["saturated"] / by_name["fractions"],
-            "invalid": by_name["invalid"] / by_name["rows"],
-        }
-    return {name: values.astype(np.float32) for name, values in found.items()}
-
-
-def _nothing(heads: int, device: torch.device) -> LayerTotals:
-    """The totals of a layer that did not run."""
-    sums = torch.zeros(len(SUMS), heads, dtype=torch.float64, device=device)
-    return LayerTotals(sums, torch.full((heads,), -torch.inf, dtype=torch.float64, device=device))
-
-
-def _sum(squares: list[Tensor], device: torch.device) -> Tensor:
-    """Squared gradients added up; NaN where none was seen."""
-    if not squares:
-        return torch.tensor(torch.nan, device=device)
-    return torch.stack([square.to(device) for square in squares]).sum()

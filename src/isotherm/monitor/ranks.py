@@ -6,7 +6,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from isotherm.monitor.looking import Key
+from isotherm.monitor.totals import Key
 
 Table = dict[Key, int]
 """The layers of a reading, in order, with their numbers of heads."""
@@ -40,7 +40,8 @@ class Ranks:
 
 
 def _is_parallel(model: nn.Module) -> bool:
-    return any(cls.__name__ in PARALLEL for module in model.modules() for cls in type(module).__mro__)
+    wrapped = any(cls.__name__ in PARALLEL for module in model.modules() for cls in type(module).__mro__)
+    return wrapped or any(hasattr(parameter, "device_mesh") for parameter in model.parameters())
 
 
 def packed(parts: Sequence[Tensor], device: torch.device) -> Tensor:

@@ -6,8 +6,8 @@ rotary key), a factor on W_k would change other heads too; then all of γ goes o
 Weights are multiplied in place, so optimizers keep their moments and sharded weights stay sharded.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import torch
@@ -48,9 +48,14 @@ class Clip:
 
 @dataclass(frozen=True)
 class Valve:
-    """Keeps every head's largest logit at or below `tau`, once after each reading."""
+    """Keeps every head's largest logit at or below `tau`, once after each reading.
+
+    `masters` has the float32 master of each weight whose optimizer keeps one beside it; both are multiplied. Where the weights
+    themselves are the masters (autocast, FSDP2) there are none.
+    """
 
     tau: float = 100.0
+    masters: Mapping[Tensor, Tensor] = field(default_factory=dict, repr=False)
 
     def __post_init__(self) -> None:
         if not 0 < self.tau < float("inf"):
@@ -70,7 +75,7 @@ class Valve:
             if not hot.any():
                 continue
             gamma = np.where(hot, self.tau / np.where(hot, seen, 1.0), 1.0)
-            why = NOT_FOUND if origin is None else _close(members, origin, gamma)
+            why = NOT_FOUND if origin is None else _close(members, origin, gamma, self.masters)
             if why is not None:
                 refused.append(why.format(layer=layer.name))
             else:
@@ -78,15 +83,15 @@ class Valve:
         return clips, refused
 
 
-def _close(members: Members, origin: Origin, gamma: np.ndarray) -> Text | None:
+def _close(members: Members, origin: Origin, gamma: np.ndarray, masters: Mapping[Tensor, Tensor]) -> Text | None:
     """Multiply a layer's weights by a factor for each head. Return why that is not possible, or None."""
     if origin.q.kind == "normalised":
         return NORMALISED
-    on_q = _targets(members, origin.q, origin.heads)
+    on_q = _targets(members, origin.q, origin)
     if not on_q:
         return NOT_FOUND
     own_keys = origin.key_heads == origin.heads and origin.k.kind == "constant" and not _overlap(origin.q, origin.k)
-    on_k = _targets(members, origin.k, origin.heads) if own_keys else []
+    on_k = _targets(members, origin.k, origin) if own_keys else []
     share = np.sqrt(gamma) if on_k else gamma
     for targets in (on_q, on_k):
         for parameter, axis, rows_of_heads in targets:
@@ -94,18 +99,29 @@ def _close(members: Members, origin: Origin, gamma: np.ndarray) -> Text | None:
             for head, rows in enumerate(rows_of_heads):
                 factor[rows] = float(share[head])
             _multiply(parameter, axis, factor)
+            if parameter in masters:
+                _multiply(masters[parameter], axis, factor)
     return None
 
 
-def _targets(members: Members, factor: Factor, heads: int) -> list[tuple[Tensor, int, list[list[int]]]]:
-    """The parameters that make q (or k): each with the axis of its features and the indices of each head's."""
+def _targets(members: Members, factor: Factor, origin: Origin) -> list[tuple[Tensor, int, list[list[int]]]]:
+    """The parameters that make q (or k): each with the axis of its features and the indices of each head's. Where heads are
+    spread over processes, what was found of this one's features holds for every process's share of them."""
     layout = factor.layout
-    if layout is None or len(layout.starts) != heads:
+    if layout is None or (len(layout.starts) or 1) != origin.heads:
         return []
-    return [
-        (members.parameters[name], axis, [[first + row for row in layout.features([head])] for head in range(heads)])
-        for name, axis, first, _ in projection_parts(members, factor)
-    ]
+    whole = replace(factor, layout=replace(layout, width=layout.width * origin.parts))
+    found = []
+    for name, axis, first, _ in projection_parts(members, whole):
+        parameter = members.parameters[name]
+        share = parameter.shape[axis] // origin.parts
+        rows = [
+            [part * share + first + row for row in layout.features([head])]
+            for part in range(origin.parts)
+            for head in range(origin.heads)
+        ]
+        found.append((parameter, axis, rows))
+    return found
 
 
 def _overlap(q: Factor, k: Factor) -> bool:

@@ -357,7 +357,7 @@ class Session:
         if not frame.explained or not self.seen.captures or self.seen.not_finite is not None:
             return
         output = result[0] if isinstance(result, (tuple, list)) and result else result
-        largest = largest_of(output) if isinstance(output, Tensor) and not self.at_once else None
+        largest = largest_of(output) if isinstance(output, Tensor) else None
         if largest is not None:
             self.later.note(frame.name, len(self.seen.captures) - 1, largest)
         elif isinstance(output, Tensor) and not is_finite(output):

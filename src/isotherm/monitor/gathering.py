@@ -1,0 +1,146 @@
+"""A reading, from what the layers of all processes have added up to on their devices."""
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from isotherm.monitor.arriving import Arriving
+from isotherm.monitor.looks import Looked
+from isotherm.monitor.ranks import Ranks, Table, packed
+from isotherm.monitor.totals import SUMS, Key, LayerTotals
+from isotherm.record.watch import GRADIENTS, Reading
+
+Numbers = npt.NDArray[np.float64]
+
+
+@dataclass
+class Gathering:
+    """A reading whose numbers are on their way."""
+
+    step: int
+    at: float
+    rows: int | None
+    seconds: float
+    loss_scale: float
+    heads: tuple[int, ...]
+    numbers: Arriving
+    late_loss: Any = None
+
+    @classmethod
+    def of(cls, looked: Looked, loss: Any, table: Table, ranks: Ranks, **about: Any) -> "Gathering":
+        """Pack what a look brought back of the layers of a table, over all processes, and send it off."""
+        started = time.perf_counter()
+        kind: type[Gathering] = cls
+        if looked.notes is not None:
+            parts = looked.notes.packed()
+            kind, numbers = NotedGathering, packed([*parts, *_said(loss, parts[0].device)], parts[0].device)
+        else:
+            numbers = _packed(looked.totals or {}, loss, table, ranks)
+        arriving = Arriving(numbers)
+        seconds = looked.seconds + time.perf_counter() - started
+        return kind(heads=tuple(table.values()), numbers=arriving, seconds=seconds, **about)
+
+    def rows_seen(self) -> bool:
+        """Whether anything was measured."""
+        return bool(self._parts()[0][0].any())
+
+    def reading(self) -> Reading:
+        """The reading. The device is waited for if it has not come so far."""
+        sums, largest, squares, loss = self._parts()
+        with np.errstate(invalid="ignore"):
+            lengths = np.sqrt(squares / self.loss_scale**2).astype(np.float32)
+        return Reading(
+            step=self.step,
+            at=self.at,
+            loss=float(loss[0] / loss[1]) if loss[1] else _number(self.late_loss),
+            rows=self.rows,
+            seconds=self.seconds,
+            values=_values(sums, largest),
+            gradients=dict(zip(GRADIENTS, lengths, strict=True)),
+        )
+
+    def _parts(self) -> tuple[Numbers, Numbers, Numbers, Numbers]:
+        """The sums [len(SUMS), heads], largest logits [heads], squared gradients [2, layers], the loss and its weight."""
+        heads, layers = sum(self.heads), len(self.heads)
+        sums, squares, loss, largest = np.split(
+            self.numbers.numbers(), np.cumsum([len(SUMS) * heads, 2 * layers, 2]).tolist()
+        )
+        return sums.reshape(len(SUMS), heads), largest, squares.reshape(2, layers), loss
+
+
+class NotedGathering(Gathering):
+    """The same of notes, whose layers come one after another."""
+
+    def _parts(self) -> tuple[Numbers, Numbers, Numbers, Numbers]:
+        rows, layers = len(SUMS) + 1, len(self.heads)
+        *states, squares, loss = np.split(
+            self.numbers.numbers(), np.cumsum([*(rows * heads for heads in self.heads), 2 * layers]).tolist()
+        )
+        whole = np.concatenate([state.reshape(rows, -1) for state in states], 1)
+        return whole[:-1], whole[-1], squares.reshape(layers, 2).T, loss
+
+
+def _packed(totals: Mapping[Key, LayerTotals], loss: Any, table: Table, ranks: Ranks) -> Tensor:
+    """Sums, squared gradients, the loss and the largest logits, over all processes."""
+    device = next(iter(totals.values())).sums.device if totals else torch.device("cpu")
+    seen = {key: part for key, part in totals.items() if table.get(key) == len(part.largest)}
+    parts = [seen.get(key) or _nothing(heads, device) for key, heads in table.items()]
+    shares = [
+        (part.parts / ranks.count) ** 2 for part in parts
+    ]  # a process's loss is a mean over its share of the batch
+    squares = [
+        share * _sum(part.squares[name], device)
+        for name in GRADIENTS
+        for part, share in zip(parts, shares, strict=True)
+    ]
+    sums = packed(
+        [torch.cat([part.sums.to(device) for part in parts], 1), torch.stack(squares), *_said(loss, device)], device
+    )
+    largest = packed([part.largest for part in parts], device)
+    return torch.cat(ranks.reduce(sums, largest))
+
+
+def _said(loss: Any, device: torch.device) -> list[Tensor]:
+    """The loss, and how many said it. Made on the device: what is copied there would be waited for."""
+    if loss is None:
+        return [torch.zeros(2, device=device)]
+    known = loss.detach() if isinstance(loss, Tensor) else torch.full((), float(loss), device=device)
+    return [known, torch.ones((), device=device)]
+
+
+def _number(loss: Any) -> float | None:
+    return None if loss is None else float(loss.numbers() if isinstance(loss, Arriving) else loss)
+
+
+def _values(sums: Any, largest: Any) -> dict[str, Any]:
+    """The statistics of each head, NaN where it has no row."""
+    by_name = dict(zip(SUMS, sums, strict=True))
+    with np.errstate(invalid="ignore", divide="ignore"):
+        found = {
+            "max_logit": np.where(by_name["valid"] > 0, largest, np.nan),
+            "logit_std": by_name["logit_std"] / by_name["valid"],
+            "entropy": by_name["entropy"] / by_name["fractions"],
+            "gate": by_name["gate"] / by_name["valid"],
+            "saturated": by_name["saturated"] / by_name["fractions"],
+            "invalid": by_name["invalid"] / by_name["rows"],
+        }
+    return {name: values.astype(np.float32) for name, values in found.items()}
+
+
+def _nothing(heads: int, device: torch.device) -> LayerTotals:
+    """The totals of a layer that did not run."""
+    sums = torch.zeros(len(SUMS), heads, dtype=torch.float64, device=device)
+    return LayerTotals(sums, torch.full((heads,), -torch.inf, dtype=torch.float64, device=device))
+
+
+def _sum(squares: list[Tensor], device: torch.device) -> Tensor:
+    """Squared gradients added up; NaN where none was seen."""
+    if not squares:
+        return torch.full((), torch.nan, device=device)
+    return torch.stack([square.to(device) for square in squares]).sum()

@@ -1,0 +1,124 @@
+"""How a step of training is looked at: eagerly with a probe, or through notes in compiled code.
+
+What is compiled in its first step gets notes then, so a probe, with which all code runs eagerly, would come too early. But only
+a probe finds where q and k are made, which the valve has to know, and attention that compiled code may hide.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from torch import nn
+
+from isotherm.monitor.compiled import NoteBook
+from isotherm.monitor.looking import Origin, TrainingSession
+from isotherm.monitor.ranks import Table
+from isotherm.monitor.snapshots import Snapshot
+from isotherm.monitor.totals import Key, LayerTotals
+from isotherm.probe.attach import open_session
+from isotherm.probe.owner import Opened
+
+
+@dataclass(frozen=True)
+class Looked:
+    """What a look at one step brought back: its layers with their heads, the totals of each (or the notes, in one tensor), what
+    the model returned, the seconds of the look, snapshots."""
+
+    table: Table
+    totals: dict[Key, LayerTotals] | None = None
+    notes: NoteBook | None = None
+    result: Any = None
+    seconds: float = 0.0
+    snapshots: Mapping[str, Snapshot] = field(default_factory=dict)
+
+
+class Looks:
+    """Looks at steps of one model, one at a time."""
+
+    def __init__(self, model: nn.Module, rows: int | None, *, traces: bool, alone: bool) -> None:
+        self.origins: dict[Key, Origin] = {}
+        """Where the layers' q and k come from, if they were to be traced."""
+        self.owed = False
+        """Whether the last look came to nothing, and the next step has to be looked at eagerly."""
+        self.wanted: set[str] = set()
+        """Modules of which the next step is to bring a snapshot; it is looked at eagerly."""
+        self._model, self._rows, self._traces, self._alone = model, rows, traces, alone
+        self._notes = NoteBook.of(model, rows)
+        self._noting = self._eager = False
+        self._compiled_steps = 0
+        self._trusted: set[tuple[str, str]] = set()
+        self._session: TrainingSession | None = None
+        self._opened: Opened | None = None
+
+    @property
+    def is_due(self) -> bool:
+        """Whether the next step has to be looked at, whatever its number."""
+        return self.owed or bool(self.wanted)
+
+    def begin(self, table: Table) -> None:
+        """Look at the coming step. `table` has the layers that are known."""
+        if self._alone:
+            self._notes.listen()
+        waits = self._notes.listening and not self._compiled_steps and not self.owed and _is_compiled(self._model)
+        if not self.wanted and (self._notes.cover(table) or (waits and not table and not self._traces)):
+            self._noting = True
+            self._notes.arm()
+        elif not (waits and table):  # else this is the first step that may be compiled
+            traces = self._traces and not self.origins
+            self._eager = True
+            self._session = TrainingSession(
+                self._model, self._rows, self._trusted, traces=traces, together=not self._alone
+            )
+            self._session.wanted, self.wanted = self.wanted, set()
+            self._opened = open_session(self._session)
+        self.owed = False
+
+    def end(self, table: Table) -> Looked | None:
+        """What was seen, if the model has run; else the look goes on. None as well if it came to nothing."""
+        if self._noting:
+            return self._end_notes(table)
+        session = self._session
+        if session is None or not session.forwards:
+            return None
+        self.close()
+        self.origins = self.origins or session.origins
+        heads = {key: len(totals.largest) for key, totals in session.totals.items()}
+        return Looked(heads, session.totals, None, session.result, session.seconds, session.snapshots)
+
+    def stepped(self) -> None:
+        """The optimizer has stepped."""
+        self._compiled_steps += not self._eager
+        self._eager = False
+
+    def close(self) -> None:
+        """Look no longer."""
+        opened, self._opened, self._session = self._opened, None, None
+        if self._noting:
+            self._noting = False
+            self._notes.disarm()
+        if opened is not None:
+            opened.close()
+
+    def stop(self) -> None:
+        """Leave the compiler alone."""
+        self._notes.stop()
+
+    def silent(self) -> None:
+        """The last look by notes reached none: look eagerly from now on."""
+        self._notes.silent = True
+
+    def _end_notes(self, table: Table) -> Looked | None:
+        notes = self._notes
+        if not notes.reached():
+            return None
+        known = table or ({} if notes.others else notes.table())
+        self.close()
+        if not notes.cover(known):
+            self.owed = True
+            return None
+        return Looked(known, notes=notes)
+
+
+def _is_compiled(model: nn.Module) -> bool:
+    """Whether some module of the model was given to `torch.compile`."""
+    return any(hasattr(one, "_orig_mod") or one._compiled_call_impl is not None for one in model.modules())

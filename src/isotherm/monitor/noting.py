@@ -1,0 +1,133 @@
+# mypy: disable-error-code="import-untyped, import-not-found, unused-ignore"
+"""Operators that note attention inside compiled code, in the forward and in the backward pass.
+
+They add to pools that stay on the device, and do nothing unless a flag there says that the step is looked at. So the graph is
+the same in every step: nothing is compiled again, and CUDA graphs can replay it. On a GPU they are kernels, which the compiler
+launches as it does its own; elsewhere `statistics` measures.
+"""
+
+from functools import cache
+from importlib.util import find_spec
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from isotherm.checkup.rows import statistics
+from isotherm.checkup.thresholds import SATURATED
+from isotherm.monitor.totals import SUMS, LayerTotals
+from isotherm.ops import Problem, Visibility
+
+ROWS = len(SUMS) + 1
+"""Rows of a layer's state [ROWS, heads] in a pool: the sums, and the largest logit."""
+
+
+def can_note(q: Tensor, mask: torch.dtype | None) -> bool:
+    """Whether the operators can be used for such queries and masks without waiting for the device."""
+    if q.device.type == "cpu":
+        return True
+    plain = q.dtype in (torch.float16, torch.bfloat16, torch.float32) and mask in (None, torch.bool)
+    return q.device.type == "cuda" and plain and q.shape[-1] <= 256 and find_spec("triton") is not None
+
+
+def note(
+    q: Tensor, k: Tensor, mask: Tensor | None, armed: Tensor, pool: Tensor, offset: int,
+    scale: float, causal: bool, rows: int,
+) -> None:  # fmt: skip
+    """Add what q [B, Hq, T, D] and k [B, Hkv, S, D] say to the state at `offset` of the pool, over about `rows` rows of each
+    head (0: all)."""
+    one = _on_gpu().note if q.device.type == "cuda" else _note
+    one(q, k, mask, armed, pool, offset, scale, causal, rows)
+
+
+def note_gradient(g_q: Tensor, g_k: Tensor, armed: Tensor, pool: Tensor, offset: int) -> None:
+    """Add the squared lengths of two gradients to two numbers at `offset` of the pool."""
+    one = _on_gpu().note_gradient if g_q.device.type == "cuda" else _note_gradient
+    one(g_q, g_k, armed, pool, offset)
+
+
+def note_now(q: Tensor, k: Tensor, armed: Tensor, pool: Tensor, *, scale: float, causal: bool, rows: int) -> None:
+    """The same on a GPU, outside a graph and without a mask."""
+    from isotherm.monitor.noting_kernel import note_rows
+
+    with torch.cuda.device(q.device):
+        launch(note_rows, q, k, None, armed, pool, offset=0, scale=scale, causal=causal, rows=rows)
+
+
+@cache
+def _on_gpu() -> Any:
+    from isotherm.monitor import noting_gpu
+
+    return noting_gpu
+
+
+@torch.library.custom_op("isotherm::note", mutates_args=("pool",))
+def _note(
+    q: Tensor, k: Tensor, mask: Tensor | None, armed: Tensor, pool: Tensor, offset: int,
+    scale: float, causal: bool, rows: int,
+) -> None:  # fmt: skip
+    if not armed.item():
+        return
+    boolean = mask is None or mask.dtype == torch.bool
+    whole = four_axes(mask)
+    visibility = Visibility(torch.arange(q.shape[2]), k.shape[2], causal, None, whole if boolean else None)
+    problem = Problem(q, k, k, visibility, scale, None if boolean else whole)
+    totals = LayerTotals.of(statistics(problem, None, rows_of_each(q, rows), [scale], padded=None)[0])
+    state = pool[offset : offset + ROWS * q.shape[1]].view(ROWS, -1)
+    state[:-1] += totals.sums
+    state[-1] = torch.maximum(state[-1], totals.largest)
+
+
+@torch.library.custom_op("isotherm::note_gradient", mutates_args=("pool",))
+def _note_gradient(g_q: Tensor, g_k: Tensor, armed: Tensor, pool: Tensor, offset: int) -> None:
+    if armed.item():
+        for place, gradient in enumerate((g_q, g_k)):
+            pool[offset + place] += torch.linalg.vector_norm(gradient, dtype=torch.float32).square()
+
+
+@_note.register_fake
+@_note_gradient.register_fake
+def _(*_: Any) -> None:
+    return None
+
+
+def rows_of_each(q: Tensor, rows: int) -> int:
+    """How many rows of each sequence of the batch are measured."""
+    return q.shape[2] if rows == 0 else min(q.shape[2], max(1, -(-rows // max(1, q.shape[0]))))
+
+
+def four_axes(mask: Tensor | None) -> Tensor | None:
+    """A mask as [B, Hq, T, S], with size 1 where it broadcasts."""
+    return None if mask is None else mask.view((1,) * (4 - mask.dim()) + tuple(mask.shape))
+
+
+def launch(kernel: Any, q: Tensor, k: Tensor, mask: Tensor | None, armed: Tensor, pool: Tensor, **about: Any) -> None:
+    """Run the kernel `note_rows`, or a wrapper of it, on a GPU."""
+    b, heads, queries, d = q.shape
+    keys, rows = k.shape[2], rows_of_each(q, about["rows"])
+    block, width = (64 if rows > 32 else 16), 64
+    seen, strides = armed, (0, 0, 0, 0)
+    if mask is not None:
+        seen = four_axes(mask).expand(b, heads, queries, keys)  # type: ignore[union-attr]
+        strides = seen.stride()  # type: ignore[assignment]
+    kernel[(-(-rows // block), b * heads)](
+        q, k, seen, armed, pool, about["offset"], about["scale"], heads, heads // k.shape[1], queries, keys, rows,
+        *q.stride(), *k.stride(), *strides,
+        D=d, BD=_power(d), BM=block, BN=width, CAUSAL=about["causal"], MASK=mask is not None, EXACT=about["rows"] == 0,
+        GATE=SATURATED, PRECISION="ieee" if q.dtype == torch.float32 else "tf32",
+    )  # fmt: skip
+
+
+def launch_squares(kernel: Any, g_q: Tensor, g_k: Tensor, armed: Tensor, pool: Tensor, offset: int) -> None:
+    """Run the kernel `note_squares`, or a wrapper of it, on a GPU."""
+    b, heads_q, queries, d = g_q.shape
+    heads_k, keys = g_k.shape[1], g_k.shape[2]
+    block = 128
+    kernel[(-(-max(queries, keys) // block), b * max(heads_q, heads_k), 2)](
+        g_q, g_k, armed, pool, offset, b, heads_q, heads_k, queries, keys, *g_q.stride(), *g_k.stride(),
+        D=d, BD=_power(d), BT=block,
+    )  # fmt: skip
+
+
+def _power(d: int) -> int:
+    return max(16, 1 << (int(d) - 1).bit_length())

@@ -1,0 +1,236 @@
+"""Compiled models: looked at while they run compiled, compiled once, and trained as if nobody looked."""
+
+import sys
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+from torch.utils.checkpoint import checkpoint
+
+from isotherm.monitor import compiled as noting_graphs
+from isotherm.monitor.monitor import watch
+from isotherm.monitor.valve import Valve
+from tests.monitor.loops import Attention, Model, Written, batch, build, train
+
+pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
+
+
+@pytest.fixture(autouse=True)
+def fresh():
+    torch.compile(nn.Identity(), backend="eager")  # loads the compiler
+    torch._dynamo.reset()
+    torch._dynamo.utils.counters.clear()
+
+
+def graphs():
+    return torch._dynamo.utils.counters["stats"]["unique_graphs"]
+
+
+def compiled(kind=Attention, **options):
+    return torch.compile(build(kind), backend="aot_eager", **options)
+
+
+def watched(model, steps, **options):
+    """Losses, the steps that were read, how many of them by notes, and the monitor."""
+    monitor, read = watch(model, **{"every": 1, "rows": None, **options}), []
+    tell = monitor._telling.reading
+
+    def note(reading):
+        read.append(reading)
+        tell(reading)
+
+    monitor._telling.reading = note
+    losses = train(model, steps, monitor)
+    return losses, read, monitor
+
+
+def same(one, other):
+    for name, values in one.values.items():
+        np.testing.assert_allclose(other.values[name], values, rtol=1e-5, atol=1e-6, err_msg=name)
+    for name, values in one.gradients.items():
+        np.testing.assert_allclose(other.gradients[name], values, rtol=1e-4, err_msg=name)
+    assert other.loss == pytest.approx(one.loss)
+
+
+@pytest.fixture
+def eager_looks(monkeypatch):
+    """How many steps were looked at eagerly."""
+    from isotherm.monitor import looks
+
+    opened = []
+    real = looks.open_session
+    monkeypatch.setattr(looks, "open_session", lambda session: (opened.append(session), real(session))[1])
+    return opened
+
+
+@pytest.mark.parametrize(("every", "rows"), [(1, None), (3, None), (2, 6)])
+def test_a_compiled_step_is_read_as_an_eager_one_is(every, rows, eager_looks):
+    losses, read, monitor = watched(compiled(fullgraph=True), 7, every=every, rows=rows)
+    assert graphs() == 1
+    assert eager_looks == []
+    _, wanted, other = watched(build(), 7, every=every, rows=rows)
+    assert [one.step for one in read] == [one.step for one in wanted] == list(range(0, 7, every))
+    assert monitor.layers == other.layers
+    for one, want in zip(read, wanted, strict=True):
+        same(want, one)
+    torch._dynamo.reset()
+    assert train(compiled(), 7) == losses
+
+
+def test_attached_before_compiling():
+    model = build()
+    monitor = watch(model, every=2)
+    losses = train(torch.compile(model, backend="aot_eager"), 6, monitor)
+    assert graphs() == 1
+    assert monitor.latest.step == 4
+    torch._dynamo.reset()
+    assert losses == pytest.approx(train(compiled(), 6), rel=1e-6)
+
+
+def test_attached_to_code_that_was_compiled_before(eager_looks):
+    model = compiled()
+    train(model, 2)
+    _, read, _ = watched(model, 4)
+    assert graphs() == 1
+    assert [one.step for one in read] == [1, 2, 3]  # the first was given to the compiler, for nothing
+    assert len(eager_looks) == 4  # the last one saw no forward
+
+
+def test_a_second_monitor_uses_the_notes_of_the_first(eager_looks):
+    model = compiled()
+    watched(model, 2)
+    _, read, _ = watched(model, 3)
+    assert [one.step for one in read] == [0, 1, 2]
+    assert graphs() == 1
+    assert eager_looks == []
+
+
+def test_another_model_of_the_class_has_code_of_its_own():
+    model, other = compiled(), torch.compile(build(seed=1), backend="aot_eager")
+    monitor = watch(model, every=1, rows=None)
+    with monitor:
+        model(batch(0)).square().mean().backward()
+        (100 * other(batch(0))).square().mean().backward()
+        torch.optim.SGD(model.parameters(), lr=0.1).step()
+    assert graphs() == 2
+    _, (wanted,), _ = watched(build(), 1)
+    np.testing.assert_allclose(monitor.latest.values["max_logit"], wanted.values["max_logit"], rtol=1e-5)
+
+
+class Half(Model):
+    """One layer fused, the other written by hand."""
+
+    def __init__(self, kind, **options):
+        super().__init__(Attention, **options)
+        self.layers[1] = kind(16, 4)
+
+
+class Checkpointed(Attention):
+    def forward(self, x):
+        return checkpoint(super().forward, x, use_reentrant=False)
+
+
+@pytest.mark.parametrize("kind", [Written, Checkpointed])
+def test_what_notes_cannot_reach_is_looked_at_eagerly(kind, eager_looks):
+    torch.manual_seed(0)
+    model = torch.compile(Half(kind), backend="aot_eager")
+    losses, read, monitor = watched(model, 4, every=2)
+    assert [layer.name for layer in monitor.layers] == ["layers.0", "layers.1"]
+    assert [one.step for one in read] == [1, 2]
+    assert eager_looks
+    assert np.isfinite(read[-1].values["entropy"]).all()
+    torch._dynamo.reset()
+    torch.manual_seed(0)
+    assert losses == pytest.approx(train(Half(kind), 4), rel=1e-5)
+
+
+def test_validation_leaves_no_note():
+    model = compiled()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with watch(model, every=1, rows=None) as monitor:
+        with torch.no_grad():
+            model(100 * batch(5))
+        model(batch(0)).square().mean().backward()
+        with torch.no_grad():
+            model(100 * batch(5))
+        optimizer.step()
+    _, (wanted,), _ = watched(build(), 1)
+    np.testing.assert_allclose(monitor.latest.values["max_logit"], wanted.values["max_logit"], rtol=1e-5)
+
+
+def test_micro_batches_add_up():
+    monitor = watch(compiled(), every=1, rows=None)
+    train(monitor.model, 1, monitor, pieces=2)
+    other = watch(build(), every=1, rows=None)
+    train(other.model, 1, other, pieces=2)
+    same(other.latest, monitor.latest)
+
+
+class Masked(Attention):
+    def forward(self, x):
+        b, t, w = x.shape
+        q, k, v = self.qkv(x).view(b, t, 3, self.heads, w // self.heads).permute(2, 0, 3, 1, 4)
+        mask = torch.ones(t, t, dtype=torch.bool).tril(1)
+        return self.out(F.scaled_dot_product_attention(q, k, v, mask, scale=0.3).transpose(1, 2).reshape(b, t, w))
+
+
+class Biased(Attention):
+    def forward(self, x):
+        b, t, w = x.shape
+        q, k, v = self.qkv(x).view(b, t, 3, self.heads, w // self.heads).permute(2, 0, 3, 1, 4)
+        bias = torch.arange(float(t)) - torch.arange(float(t))[:, None]
+        out = F.scaled_dot_product_attention(query=q, key=k, value=v, attn_mask=bias)
+        return self.out(out.transpose(1, 2).reshape(b, t, w))
+
+
+class Grouped(Attention):
+    def forward(self, x):
+        b, t, w = x.shape
+        q, k, v = self.qkv(x).view(b, t, 3, self.heads, w // self.heads).permute(2, 0, 3, 1, 4)
+        out = F.scaled_dot_product_attention(q, k[:, :1], v[:, :1], is_causal=True, enable_gqa=True)
+        return self.out(out.transpose(1, 2).reshape(b, t, w))
+
+
+@pytest.mark.parametrize("kind", [Masked, Biased, Grouped])
+def test_masks_biases_scales_and_groups(kind, eager_looks):
+    _, read, _ = watched(compiled(kind, fullgraph=True), 2)
+    assert eager_looks == []
+    _, wanted, _ = watched(build(kind), 2)
+    for one, want in zip(read, wanted, strict=True):
+        same(want, one)
+
+
+def test_the_valve_acts_on_compiled_models(eager_looks):
+    model = compiled()
+    _, read, _ = watched(model, 1)
+    tau = 0.5 * float(read[0].values["max_logit"].max())
+    torch._dynamo.reset()
+    _, read, monitor = watched(compiled(), 6, valve=Valve(tau))
+    assert len(eager_looks) == 1  # the first, which finds the projections
+    assert [one.step for one in read] == [0, 2, 3, 4, 5]
+    assert {event.kind for event in monitor.events} == {"valve"}
+    assert read[-1].values["max_logit"].max() < 1.5 * tau
+
+
+def test_an_error_of_ours_leaves_the_graph_to_the_compiler(monkeypatch, eager_looks):
+    def broken(*_):
+        raise RuntimeError("no such luck")
+
+    monkeypatch.setattr(noting_graphs.NotedCall, "of", broken)
+    losses, read, _ = watched(compiled(), 4)
+    assert len(read) == 3
+    assert len(eager_looks) == 4
+    torch._dynamo.reset()
+    assert train(build(), 4) == pytest.approx(losses, rel=1e-6)
+
+
+def test_nothing_is_left_in_the_compiler():
+    output_graph = sys.modules["torch._dynamo.output_graph"].OutputGraph
+    before = output_graph.call_user_compiler
+    model = compiled()
+    with watch(model, every=1):
+        assert output_graph.call_user_compiler is not before
+    assert output_graph.call_user_compiler is before
+    train(model, 2)  # the notes in its code do nothing
