@@ -1,6 +1,6 @@
 """`attention`: any rule, any mask, one of several implementations, and the statistics of every softmax row."""
 
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from numbers import Real
 from typing import Literal, NamedTuple, get_args
@@ -10,7 +10,7 @@ from torch import Tensor
 
 from isotherm.errors import ArgumentError, UnsupportedError
 from isotherm.language import Text
-from isotherm.ops import blockwise, derivatives, reference, sdpa, sigmoid, triton
+from isotherm.ops import blockwise, derivatives, kept, reference, sdpa, sigmoid, triton
 from isotherm.ops.arguments import (
     Causal,
     check_broadcast,
@@ -19,6 +19,7 @@ from isotherm.ops.arguments import (
     check_rows,
     check_tensors,
     check_window,
+    under_autocast,
 )
 from isotherm.ops.observers import observed, observers
 from isotherm.ops.problem import Problem, Solution, Visibility
@@ -26,7 +27,9 @@ from isotherm.scale import Fixed, InverseSqrt, Resolved, Rule, Site
 from isotherm.scale.rule import positive
 from isotherm.stats import RowStats
 
+NOTHING_AROUND = nullcontext()
 Implementation = Literal["auto", "reference", "blockwise", "sdpa", "triton"]
+IMPLEMENTATIONS = get_args(Implementation)
 
 
 class AttentionResult(NamedTuple):
@@ -78,6 +81,7 @@ def attention(
     >>> out.output.shape, out.stats.n[0, 0].tolist(), out.impl
     (torch.Size([1, 2, 3, 4]), [1, 2, 3], 'blockwise')
     """
+    q, k, v = under_autocast(q, k, v)
     check_tensors(q, k, v, impl)
     shape = (*q.shape[:3], k.shape[2])
     mask, bias = check_broadcast("mask", mask, shape, q), check_broadcast("bias", bias, shape, q)
@@ -86,12 +90,12 @@ def attention(
     unreadable = q.is_meta or torch.compiler.is_compiling() or derivatives.transform() is not None
     if hidden is not None and (unreadable or hidden.any()):
         mask = ~hidden if mask is None else mask & ~hidden
-    if impl not in get_args(Implementation):
-        names = ", ".join(get_args(Implementation))
+    if impl not in IMPLEMENTATIONS:
+        names = ", ".join(IMPLEMENTATIONS)
         raise ArgumentError("impl", Text(f"one of {names}", f"{names} 之一"), got=repr(impl))
     alignment = check_causal(causal)
     first = 0 if alignment == "top-left" else k.shape[2] - q.shape[2]
-    positions = torch.arange(first, first + q.shape[2], device=q.device)
+    positions = kept.positions(first, q.shape[2], q.device)
     visibility = Visibility(positions, k.shape[2], alignment is not None, check_window(window), mask)
     chosen = check_rows(rows, q.shape[2], q.device)
     resolved = _rule(scale).resolve(Site(q.shape[3], q.shape[1], positions, visibility.counts))
@@ -103,12 +107,23 @@ def attention(
     name = _pick(problem, resolved, stats=stats and chosen is None) if impl == "auto" else impl
     if impl != "auto" and (reason := _refusal(name, problem, resolved)) is not None:
         raise UnsupportedError(name, reason)
-    with observed(problem, resolved.sink) if observers else nullcontext():
+    with _surroundings(problem, resolved.sink):
         solution = _solve(name, problem, stats=measured and chosen is None)
         row_stats = solution.stats
         if measured and row_stats is None:
             row_stats = _statistics(name, problem, chosen)
     return _with_sink(AttentionResult(solution.output, row_stats, solution.lse, name), resolved.sink)
+
+
+def _surroundings(problem: Problem, sink: Tensor | None) -> AbstractContextManager[object]:
+    """Observers see the call. Autocast has had its say: inside, products have the precision that we give them."""
+    kind = problem.q.device.type
+    if not observers and (kind == "meta" or not torch.is_autocast_enabled(kind)):
+        return NOTHING_AROUND
+    stack = observed(problem, sink)
+    if kind != "meta":
+        stack.enter_context(torch.autocast(kind, enabled=False))
+    return stack
 
 
 def _rule(scale: Rule | float | None) -> Rule:

@@ -7,15 +7,27 @@ from torch import Tensor
 
 from isotherm.errors import ArgumentError, shown
 from isotherm.language import Text
+from isotherm.ops import kept
 from isotherm.ops.problem import UNLIMITED
 from isotherm.scale import Resolved
 
 Alignment = Literal["top-left", "bottom-right"]
 Causal = bool | Alignment
-GOLDEN = 0.6180339887498949
 WHOLE_NUMBERS = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
 DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+AUTOCAST = (torch.float16, torch.bfloat16, torch.float32)
+"""Types that autocast converts."""
 ON_META = Text("a tensor on the meta device", "meta 设备上的张量")
+
+
+def under_autocast(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Convert q, k and v to autocast's type where it is on, as `scaled_dot_product_attention` does."""
+    kind = q.device.type if isinstance(q, Tensor) else "meta"
+    if kind == "meta" or not torch.is_autocast_enabled(kind):
+        return q, k, v
+    dtype = torch.get_autocast_dtype(kind)
+    q, k, v = (x.to(dtype) if isinstance(x, Tensor) and x.dtype in AUTOCAST else x for x in (q, k, v))
+    return q, k, v
 
 
 def check_tensors(q: Tensor, k: Tensor, v: Tensor, impl: str) -> None:
@@ -23,6 +35,8 @@ def check_tensors(q: Tensor, k: Tensor, v: Tensor, impl: str) -> None:
 
     Tensors on the meta device hold no numbers; only the reference reads none.
     """
+    if _usual(q, k, v):
+        return
     for name, tensor in (("q", q), ("k", k), ("v", v)):
         _check_dense(name, tensor)
         if tensor.dim() != 4:
@@ -48,6 +62,24 @@ def check_tensors(q: Tensor, k: Tensor, v: Tensor, impl: str) -> None:
         raise ArgumentError("q", Text("a tensor that holds numbers", "含有数值的张量"), got=ON_META)
     if not q.shape[3]:
         raise ArgumentError("q", Text("a head dimension of at least 1", "至少为 1 的头维度"), got=list(q.shape))
+
+
+def _usual(q: Tensor, k: Tensor, v: Tensor) -> bool:
+    """Whether all checks would pass: one question, since most calls are usual and the checks take longer than a launch."""
+    return (
+        type(q) is type(k) is type(v) is Tensor
+        and q.dim() == k.dim() == v.dim() == 4
+        and q.dtype is k.dtype is v.dtype
+        and q.dtype in DTYPES
+        and q.device == k.device == v.device
+        and q.layout is k.layout is v.layout is torch.strided
+        and not (q.is_meta or q.is_nested or k.is_nested or v.is_nested)
+        and q.shape[0] == k.shape[0]
+        and k.shape[:3] == v.shape[:3]
+        and q.shape[3] == k.shape[3] > 0
+        and k.shape[1] > 0
+        and q.shape[1] % k.shape[1] == 0
+    )
 
 
 def _check_dense(name: str, tensor: object) -> None:
@@ -156,9 +188,4 @@ def check_rows(rows: int | Tensor | None, total: int, device: torch.device) -> T
         raise ArgumentError("rows", Text("a number of rows, at least 1", "至少为 1 的行数"), got=repr(rows))
     if rows >= total:
         return None
-    # Take one row from each of `rows` equal stretches, so that short and long causal rows are both covered. The place
-    # within a stretch moves on by the golden ratio, so it follows no pattern in the data. This uses no random numbers,
-    # and a CUDA graph can hold it.
-    edges = torch.arange(rows + 1, device=device) * total // rows
-    turns = torch.arange(rows, device=device, dtype=torch.float64) * GOLDEN % 1
-    return edges[:-1] + (turns * edges.diff()).long()
+    return kept.even_sample(rows, total, device)

@@ -28,6 +28,7 @@ class Visibility:
     causal: bool = False
     window: int | None = None
     mask: Tensor | None = None
+    documents: Tensor | None = None
 
     @property
     def behind(self) -> int:

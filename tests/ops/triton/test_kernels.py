@@ -283,15 +283,15 @@ LAYOUTS = {
 def test_the_operators_pass_pytorchs_own_checks(layout, device):
     q, k, v = (layout(x.to(device)).requires_grad_() for x in Case("", batch=2, heads=2).tensors(torch.float32))
     positions = torch.arange(13, device=device)
-    arguments = (q, k, v, positions, None, None, True, 0, 0.5, 0.0, True)
+    arguments = (q, k, v, positions, None, None, True, 0, 0.5, 0.0, None, True)
     utilities = ("test_schema", "test_autograd_registration", "test_faketensor")
     torch.library.opcheck(registration.attend_op, arguments, test_utils=utilities)
     out, lse, *_ = registration.attend_op(*arguments)
-    plain = (*(x.detach() for x in arguments[:4]), *arguments[4:10])
+    plain = (*(x.detach() for x in arguments[:4]), *arguments[4:11])
     given = (*plain, out.detach(), lse.detach(), layout(out.detach()), None, False)
-    torch.library.opcheck(registration.backward_op, given, test_utils=utilities)
+    torch.library.opcheck(registration.gradients_op, given, test_utils=utilities)
     bias = layout(torch.zeros(1, 2, 13, 13, dtype=torch.float16, device=device))
-    torch.library.opcheck(registration.backward_op, (*given[:5], bias, *given[6:-1], True), test_utils=utilities)
+    torch.library.opcheck(registration.gradients_op, (*given[:5], bias, *given[6:-1], True), test_utils=utilities)
     for rows in (None, positions[:5]):
         torch.library.opcheck(registration.measure_op, (*plain, rows, [0.25, 0.5, 1.0]), test_utils=utilities)
 
@@ -305,7 +305,7 @@ def test_gradients_are_laid_out_for_a_graph_as_cudnn_lays_them_out(key_heads):
             for heads in (4, key_heads, key_heads)
         )
         positions = torch.empty(32, dtype=torch.int64, device="cuda")
-        numbers = (True, 0, 0.125, 0.0)
+        numbers = (True, 0, 0.125, 0.0, None)
         out, lse, *_ = torch.ops.isotherm.attend(q, k, v, positions, None, None, *numbers, False)
         given = (q, k, v, positions, None, None, *numbers, out, lse, out)
         by_cudnn = torch.ops.isotherm.attend_backward(*given, None, False)

@@ -45,8 +45,8 @@ def cudnn_can(call: AttentionCall, d_lse: Tensor | None) -> bool:
 def by_cudnn(call: AttentionCall, output: Tensor, lse: Tensor, d_output: Tensor) -> InputGradients:
     """Call cuDNN's backward kernel with our output and lse. Grouped keys are repeated and their gradients summed."""
     k, v = (x if call.groups == 1 else x.repeat_interleave(call.groups, 1) for x in (call.k, call.v))
-    seed = torch.zeros((), dtype=torch.int64, device=call.q.device)
-    d_q, d_k, d_v = torch.ops.aten._scaled_dot_product_cudnn_attention_backward(
+    seed = torch.empty((), dtype=torch.int64, device=call.q.device)  # of dropout, which there is none of
+    d_q, d_k, d_v = torch.ops.aten._scaled_dot_product_cudnn_attention_backward.default(
         d_output, call.q, k, v, output, lse.unsqueeze(-1), seed, seed, None, None, None,
         call.q.shape[2], call.k.shape[2], 0.0, call.causal, scale=call.scale,
     )  # fmt: skip

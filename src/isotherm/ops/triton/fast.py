@@ -216,7 +216,7 @@ def recompute_marked(
         fast_recompute_kernel.recompute, (ceil_div(t, SPAN) * b * h, TURNS, cut.parts),
         call.q, tiles(call.k, tile.keys), tiles(call.k if output is None else call.v, tile.keys),
         call.positions if call.rows is None else call.rows, call.positions, marks,
-        *fields.tensors, out, lse, *call.q.stride()[:3],
+        *fields.tensors, out, lse, *call.q.stride()[:3], *out.stride()[:3],
         t, call.k.shape[2], h, call.groups, *log2_units(call.scale), b * h * t, cut.keys,
         D=call.q.shape[3], BM=tile.rows, BN=tile.keys, SPAN=SPAN, CAUSAL=call.causal, OUTPUT=output is not None,
         SAMPLED=call.rows is not None, OVERLAP=overlap, num_warps=tile.warps, num_stages=tile.stages,

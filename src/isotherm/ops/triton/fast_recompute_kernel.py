@@ -72,7 +72,7 @@ def _add_tile(qk, column, last_key, sign, exp2_scale, peak, centre, sums, BM: tl
 
 @triton.jit(do_not_specialize=["queries", "keys", "hq", "groups", "total_rows", "split_keys"])
 def recompute(q_ptr, k_desc, v_desc, rows_ptr, positions, marks, fields, first_key, broken, out_ptr, lse_ptr,
-              q_sb, q_sh, q_st, queries, keys, hq, groups, exp2_scale, ln2_high, ln2_low, total_rows, split_keys,
+              q_sb, q_sh, q_st, o_sb, o_sh, o_st, queries, keys, hq, groups, exp2_scale, ln2_high, ln2_low, total_rows, split_keys,
               D: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, SPAN: tl.constexpr, CAUSAL: tl.constexpr,
               OUTPUT: tl.constexpr, SAMPLED: tl.constexpr, OVERLAP: tl.constexpr):  # fmt: skip
     """Compute the marked rows among SPAN rows of a head. Programs along axis 1 take turns; axis 2 is the split."""
@@ -156,7 +156,7 @@ def recompute(q_ptr, k_desc, v_desc, rows_ptr, positions, marks, fields, first_k
         )  # fmt: skip
         if OUTPUT:
             sum_w = (1.0 + rest).to(tl.float32)
-            out_at = out_ptr + (first_row + row)[:, None] * D + dims[None, :]
+            out_at = out_ptr + b.to(tl.int64) * o_sb + h.to(tl.int64) * o_sh + row.to(tl.int64)[:, None] * o_st + dims[None, :]
             tl.store(out_at, (o / sum_w[:, None]).to(out_ptr.dtype.element_ty), mask=row_exists[:, None])
             lse = peak.to(tl.float64) * scale + tl.log2(1.0 + rest.to(tl.float32)).to(tl.float64) * LN2
             tl.store(lse_ptr + first_row + row, lse.to(tl.float32), mask=row_exists)

@@ -76,6 +76,7 @@ def _launch(
         call.positions, call.positions if call.rows is None else call.rows,
         out, lse, values, first_key, broken,
         *call.q.stride(), *call.k.stride(), *call.v.stride(), *broadcast_strides(bias), *broadcast_strides(mask),
+        *out.stride()[:3],
         rows, call.k.shape[2], call.q.shape[3], call.v.shape[3], h, call.groups, call.behind, call.ahead,
         float(call.scale), float(call.softcap), cut.keys, b * h * rows,
         BM=tile.rows, BN=tile.keys, PADDED_D=padded_dim(call.q.shape[3]), PADDED_DV=padded_dim(call.v.shape[3]),

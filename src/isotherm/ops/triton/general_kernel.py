@@ -223,7 +223,7 @@ def _divisor(sum_w, max_w, V_DTYPE: tl.constexpr):
 @triton.jit(do_not_specialize=["queries", "keys", "behind", "ahead", "split_keys", "total_rows", "hq", "groups"])
 def attend(q_ptr, k_ptr, v_ptr, bias_ptr, mask_ptr, positions, rows_ptr, out_ptr, lse_ptr, fields, first_key, broken,
            q_sb, q_sh, q_st, q_sd, k_sb, k_sh, k_st, k_sd, v_sb, v_sh, v_st, v_sd,
-           b_sb, b_sh, b_st, b_ss, m_sb, m_sh, m_st, m_ss,
+           b_sb, b_sh, b_st, b_ss, m_sb, m_sh, m_st, m_ss, o_sb, o_sh, o_st,
            queries, keys, D, DV, hq, groups, behind, ahead, scale, softcap, split_keys, total_rows,
            BM: tl.constexpr, BN: tl.constexpr, PADDED_D: tl.constexpr, PADDED_DV: tl.constexpr, GEOMETRY: tl.constexpr,
            MASK: tl.constexpr, BIAS: tl.constexpr, SOFTCAP: tl.constexpr, SPLIT_Q: tl.constexpr, SAMPLED: tl.constexpr,
@@ -308,7 +308,7 @@ def attend(q_ptr, k_ptr, v_ptr, bias_ptr, mask_ptr, positions, rows_ptr, out_ptr
     at = (b * hq + h) * queries + row
     if OUTPUT:
         o = o / _divisor(sum_w, row_max_w, v_ptr.dtype.element_ty)[:, None]
-        out_at = out_ptr + at[:, None] * DV + dims_v[None, :]
+        out_at = out_ptr + b * o_sb + h * o_sh + row.to(tl.int64)[:, None] * o_st + dims_v[None, :]
         tl.store(out_at, o.to(out_ptr.dtype.element_ty), mask=row_exists[:, None] & (dims_v < DV)[None, :])
         lse = reference.to(tl.float64) + tl.log2(tl.where(sum_w > 0, sum_w, 1.0)).to(tl.float64) * LN2
         tl.store(lse_ptr + at, tl.where(sum_w == 0, float("-inf"), lse.to(tl.float32)), mask=row_exists)

@@ -3,7 +3,6 @@
 
 from collections.abc import Sequence
 from ctypes import c_float
-from dataclasses import replace
 from functools import lru_cache, partial
 from itertools import combinations, combinations_with_replacement
 from typing import NamedTuple
@@ -52,7 +51,7 @@ def run(call: AttentionCall, scales: Sequence[float], into: Fields) -> None:
     Each scale takes a pass of its own if there is a bias or cap, which does not scale with q·k, or if a scale is 0.
     """
     if len(scales) == 1:
-        fast.run_fast_or_general(replace(call, scale=scales[0]), output=None, fields=into)
+        fast.run_fast_or_general(call._replace(scale=scales[0]), output=None, fields=into)
         return
     shareable = all(fast.LEAST_SCALE <= scale <= 1 / fast.LEAST_SCALE for scale in scales)
     shareable &= max(scales, default=1.0) * fast.LEAST_SCALE <= min(scales, default=1.0)
