@@ -107,7 +107,8 @@ def attention(
     name = _pick(problem, resolved, stats=stats and chosen is None) if impl == "auto" else impl
     if impl != "auto" and (reason := _refusal(name, problem, resolved)) is not None:
         raise UnsupportedError(name, reason)
-    with _surroundings(problem, resolved.sink):
+    around = observed(problem, resolved.sink) if observers else NOTHING_AROUND
+    with around, _autocast_off(q.device.type):
         solution = _solve(name, problem, stats=measured and chosen is None)
         row_stats = solution.stats
         if measured and row_stats is None:
@@ -115,15 +116,12 @@ def attention(
     return _with_sink(AttentionResult(solution.output, row_stats, solution.lse, name), resolved.sink)
 
 
-def _surroundings(problem: Problem, sink: Tensor | None) -> AbstractContextManager[object]:
-    """Observers see the call. Autocast has had its say: inside, products have the precision that we give them."""
-    kind = problem.q.device.type
-    if not observers and (kind == "meta" or not torch.is_autocast_enabled(kind)):
+def _autocast_off(kind: str) -> AbstractContextManager[None]:
+    """Autocast has had its say when q, k and v were converted: products now have the precision that we give them."""
+    if kind == "meta" or not torch.is_autocast_enabled(kind):
         return NOTHING_AROUND
-    stack = observed(problem, sink)
-    if kind != "meta":
-        stack.enter_context(torch.autocast(kind, enabled=False))
-    return stack
+    off: AbstractContextManager[None] = torch.autocast(kind, enabled=False)
+    return off
 
 
 def _rule(scale: Rule | float | None) -> Rule:
