@@ -1,5 +1,6 @@
 """`attention`: any rule, any mask, one of several implementations, and the statistics of every softmax row."""
 
+from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from numbers import Real
@@ -16,6 +17,7 @@ from isotherm.ops.arguments import (
     check_broadcast,
     check_causal,
     check_device,
+    check_documents,
     check_rows,
     check_tensors,
     check_window,
@@ -56,6 +58,7 @@ def attention(
     mask: Tensor | None = None,
     bias: Tensor | None = None,
     window: int | None = None,
+    documents: Tensor | Sequence[int] | None = None,
     stats: bool = False,
     rows: int | Tensor | None = None,
     impl: Implementation = "auto",
@@ -69,6 +72,10 @@ def attention(
       j ≤ i ("top-left"). The two differ only when T ≠ S.
     - `mask`: True where visible; `bias`: added to the logits, −inf hides a key. [T, S] or [B, Hq, T, S], any of them 1.
     - `window`: a query sees keys less than this far from its own position.
+    - `documents` packed one after another, T ≤ S: a query sees only keys of its own document. Either the places where
+      documents begin and, last, S ([0, 5, 12, S]; a list or a tensor), or an id for each key, [B, S], where a run of equal
+      ids is a document. Rules that depend on the position count from the start of the document. Numbers on a GPU are not
+      checked, since reading them would wait for it.
     - `stats`: measure every row. `rows`: measure only this many rows, or the rows with these indices; the statistics are
       then labelled as sampled. A row that sees no key gives output 0 and counts as empty; a row that meets NaN or Inf
       counts as invalid.
@@ -94,11 +101,13 @@ def attention(
         names = ", ".join(IMPLEMENTATIONS)
         raise ArgumentError("impl", Text(f"one of {names}", f"{names} 之一"), got=repr(impl))
     alignment = check_causal(causal)
+    spans = check_documents(documents, q, k, readable=not unreadable)
     first = 0 if alignment == "top-left" else k.shape[2] - q.shape[2]
     positions = kept.positions(first, q.shape[2], q.device)
-    visibility = Visibility(positions, k.shape[2], alignment is not None, check_window(window), mask)
+    spans = None if spans is None else spans[..., first : first + q.shape[2]]
+    visibility = Visibility(positions, k.shape[2], alignment is not None, check_window(window), mask, spans)
     chosen = check_rows(rows, q.shape[2], q.device)
-    resolved = _rule(scale).resolve(Site(q.shape[3], q.shape[1], positions, visibility.counts))
+    resolved = _rule(scale).resolve(Site(q.shape[3], q.shape[1], visibility.places, visibility.counts))
     check_device(resolved, q.device)
     problem = _fold(q, k, v, visibility, bias, resolved)
     measured = stats or rows is not None

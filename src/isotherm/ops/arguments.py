@@ -1,5 +1,6 @@
 """Checks of `attention`'s arguments. Each error names the argument and what was expected."""
 
+from collections.abc import Sequence
 from typing import Literal
 
 import torch
@@ -153,6 +154,57 @@ def check_window(window: int | None) -> int | None:
         expected = Text("at most 2^60 keys (None: every key)", "至多 2^60 个键（None 表示不限）")
         raise ArgumentError("window", expected, got=shown(window))
     return window
+
+
+def check_documents(
+    documents: Tensor | Sequence[int] | None, q: Tensor, k: Tensor, *, readable: bool
+) -> Tensor | None:
+    """Return the first key of each key's document and the one after its last, [2, B or 1, S]."""
+    if documents is None:
+        return None
+    keys = k.shape[2]
+    expected = Text(
+        f"the places where documents begin and, last, {keys}, or an id for each key, [B, S] = {[k.shape[0], keys]}",
+        f"各文档的起始位置、末项为 {keys}，或每个键的文档编号 [B, S] = {[k.shape[0], keys]}",
+    )
+    if isinstance(documents, (list, tuple)) and all(type(each) is int for each in documents):
+        documents = torch.tensor(documents, dtype=torch.int64)
+    if not isinstance(documents, Tensor) or documents.dtype not in WHOLE_NUMBERS:
+        got = documents.dtype if isinstance(documents, Tensor) else shown(documents)
+        raise ArgumentError("documents", expected, got=got)
+    _check_dense("documents", documents)
+    if documents.is_meta and not q.is_meta:
+        raise ArgumentError("documents", expected, got=ON_META)
+    by_place = documents.dim() == 1 and len(documents) > 1
+    if not by_place and tuple(documents.shape) not in ((k.shape[0], keys), (1, keys)):
+        raise ArgumentError("documents", expected, got=list(documents.shape))
+    if q.shape[2] > keys:
+        raise ArgumentError("documents", Text("at most as many queries as keys", "查询数不多于键数"), got=q.shape[2])
+    if by_place and readable and not documents.is_cuda:
+        ascending = bool((documents.diff() >= 0).all())
+        if not ascending or int(documents[0]) != 0 or int(documents[-1]) != keys:
+            raise ArgumentError("documents", expected, got=documents.tolist())
+    documents = documents.to(q.device)
+    return _spans_by_place(documents, keys) if by_place else _spans_by_id(documents)
+
+
+def _spans_by_place(places: Tensor, keys: int) -> Tensor:
+    """Spans [2, 1, S] from the places where documents begin and end."""
+    places = places.to(torch.int64).contiguous()
+    each = torch.arange(keys, device=places.device)
+    after = torch.searchsorted(places, each, right=True).clamp(1, len(places) - 1)
+    return torch.stack([places[after - 1], places[after]]).unsqueeze(1)
+
+
+def _spans_by_id(ids: Tensor) -> Tensor:
+    """Spans [2, B, S] from ids [B, S]: a document is a run of equal ids."""
+    keys = ids.shape[1]
+    each, border = torch.arange(keys, device=ids.device), ids.diff(dim=1) != 0
+    begins = torch.nn.functional.pad(border, (1, 0), value=True)
+    ends = torch.nn.functional.pad(border, (0, 1), value=True)
+    first = torch.where(begins, each, 0).cummax(1).values
+    end = torch.where(ends, each + 1, keys).flip(1).cummin(1).values.flip(1)
+    return torch.stack([first, end])
 
 
 def check_causal(causal: Causal) -> Alignment | None:

@@ -86,7 +86,7 @@ def _arguments(problem: Problem) -> tuple[Any, ...]:
         visibility.window or 0,
         problem.scale,
         problem.softcap or 0.0,
-        visibility.documents,
+        None if visibility.documents is None else _indices(visibility.documents),
     )
 
 

@@ -62,6 +62,11 @@ class AttentionCall(NamedTuple):
         )
 
     @property
+    def geometry(self) -> int:
+        """What tells which keys a query sees: 0 nothing, 1 causality and window, 2 documents, too."""
+        return 2 if self.documents is not None else int(self.causal or self.window > 0)
+
+    @property
     def behind(self) -> int:
         """How far back a query sees."""
         return FAR if self.window == 0 else min(self.window - 1, FAR)
@@ -109,3 +114,8 @@ def broadcast_strides(tensor: Tensor | None) -> tuple[int, int, int, int]:
         return 0, 0, 0, 0
     b, h, t, s = (0 if size == 1 else stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
     return b, h, t, s
+
+
+def document_strides(documents: Tensor | None) -> tuple[int, int]:
+    """Return the strides of documents [2, B or 1, T] from first keys to last ones, and from batch to batch."""
+    return (0, 0) if documents is None else (documents.stride(0), documents.stride(1) if documents.shape[1] > 1 else 0)

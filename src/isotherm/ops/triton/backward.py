@@ -7,7 +7,14 @@ import torch
 from torch import Tensor
 
 from isotherm.ops.triton import backward_kernel, general
-from isotherm.ops.triton.attention_call import AttentionCall, broadcast_strides, ceil_div, padded_dim, precision
+from isotherm.ops.triton.attention_call import (
+    AttentionCall,
+    broadcast_strides,
+    ceil_div,
+    document_strides,
+    padded_dim,
+    precision,
+)
 
 
 class InputGradients(NamedTuple):
@@ -73,14 +80,17 @@ def by_our_kernels(
     shared = d_bias is not None and tuple(d_bias.shape) != (b, h, t, s)
     tensors = (
         call.q, call.k, call.v, unused if bias is None else bias, unused if mask is None else mask.view(torch.uint8),
-        call.positions, d_output, lse, delta,
+        call.positions, call.positions if call.documents is None else call.documents, d_output, lse, delta,
     )  # fmt: skip
-    strides = (*call.q.stride(), *call.k.stride(), *call.v.stride(), *broadcast_strides(bias), *broadcast_strides(mask))
+    strides = (
+        *call.q.stride(), *call.k.stride(), *call.v.stride(), *broadcast_strides(bias), *broadcast_strides(mask),
+        *document_strides(call.documents),
+    )  # fmt: skip
     sizes = (t, s, call.q.shape[3], call.v.shape[3], h, call.groups, call.behind, call.ahead, call.scale, call.softcap)
     options = {
         "BM": tile.rows, "BN": tile.keys, "PADDED_D": padded_dim(call.q.shape[3]),
         "PADDED_DV": padded_dim(call.v.shape[3]),
-        "GEOMETRY": call.causal or call.window > 0, "MASK": mask is not None, "BIAS": bias is not None,
+        "GEOMETRY": call.geometry, "MASK": mask is not None, "BIAS": bias is not None,
         "SOFTCAP": call.softcap > 0, "SPLIT_Q": call.q.dtype != call.k.dtype, "PRECISION": precision(call),
         "num_warps": tile.warps, "num_stages": 1,
     }  # fmt: skip

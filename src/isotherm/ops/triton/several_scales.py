@@ -22,6 +22,7 @@ from isotherm.ops.triton.attention_call import (
     broadcast_mode,
     broadcast_strides,
     ceil_div,
+    document_strides,
     padded_dim,
     precision,
 )
@@ -217,12 +218,13 @@ def _launch_general(
     launch(
         several_scales_general_kernel.general_scales, (ceil_div(t, rows) * b * h, cut.parts),
         call.q, call.k, call.q if mask is None else mask, call.positions,
+        call.positions if call.documents is None else call.documents,
         call.positions if call.rows is None else call.rows, call.q if flags is None else flags,
-        *fields.tensors, *call.q.stride(), *call.k.stride(), *broadcast_strides(mask),
+        *fields.tensors, *call.q.stride(), *call.k.stride(), *broadcast_strides(mask), *document_strides(call.documents),
         t, call.k.shape[2], call.q.shape[3], h, call.groups, call.behind, call.ahead, way.lowest, *way.ratios,
         way.room, cut.keys, cut.parts, b * h * t, call.q if table is None else table, len(scales), BM=rows, BN=keys,
         PADDED_D=padded_dim(call.q.shape[3]), FACTORS=way.factors, DOUBLES=way.doubles,
-        GEOMETRY=call.causal or call.window > 0, MASK=broadcast_mode(mask), SPLIT_Q=call.q.dtype != call.k.dtype,
+        GEOMETRY=call.geometry, MASK=broadcast_mode(mask), SPLIT_Q=call.q.dtype != call.k.dtype,
         SAMPLED=call.rows is not None, FLAGGED=flags is not None and table is None, INTERPOLATE=table is not None,
         PRECISION=precision(call), num_warps=4, num_stages=stages,
     )  # fmt: skip
