@@ -117,9 +117,7 @@ def test_packed_documents_are_what_each_is_alone(impl, rule):
     q, k, v = (x.requires_grad_() for x in Case("", groups=2, queries=23, keys=23).tensors())
     places = [0, 5, 6, 6, 16, 23]
     options = {"causal": True, "scale": rule, "stats": True, "impl": impl}
-    alone = [
-        attention(*(x[:, :, a:b] for x in (q, k, v)), **options) for a, b in itertools.pairwise(places) if a < b
-    ]
+    alone = [attention(*(x[:, :, a:b] for x in (q, k, v)), **options) for a, b in itertools.pairwise(places) if a < b]
     output, lse = torch.cat([each.output for each in alone], 2), torch.cat([each.lse for each in alone], 2)
     want = torch.autograd.grad((output.sin().sum() + lse.square().sum()), (q, k, v))
     ids = torch.repeat_interleave(torch.tensor([7, 3, 7, 5]), torch.tensor([5, 1, 10, 7])).expand(2, -1)

@@ -156,9 +156,7 @@ def check_window(window: int | None) -> int | None:
     return window
 
 
-def check_documents(
-    documents: Tensor | Sequence[int] | None, q: Tensor, k: Tensor, *, readable: bool
-) -> Tensor | None:
+def check_documents(documents: Tensor | Sequence[int] | None, q: Tensor, k: Tensor, *, readable: bool) -> Tensor | None:
     """Return the first key of each key's document and the one after its last, [2, B or 1, S]."""
     if documents is None:
         return None

@@ -172,6 +172,25 @@ def test_the_fast_kernel(causal, size, device, monkeypatch):
     torch.testing.assert_close(got.output.double().cpu(), want.output, rtol=2e-3, atol=2e-3)
 
 
+@pytest.mark.parametrize("causal", [False, True], ids=["full", "causal"])
+@pytest.mark.parametrize("size", [1.0, 60.0], ids=["ordinary", "large logits"])
+@pytest.mark.parametrize(("dim", "value_dim"), [(24, 24), (24, 16), (32, 8)])
+@pytest.mark.usefixtures("small_tiles", "poisoned_memory")
+def test_the_fast_kernel_fills_other_head_dimensions_up_with_zeros(dim, value_dim, size, causal, device, monkeypatch):
+    case = Case("", batch=1, heads=1, groups=2, queries=35, keys=41, dim=dim, value_dim=value_dim)
+    q, k, v = (x.to(device) for x in case.tensors(torch.float16))
+    marked = recomputed_rows(monkeypatch)
+    monkeypatch.setattr(general, "run", None)  # another path would fail
+    options = {"causal": causal, "scale": size * dim**-0.5, "stats": True}
+    got = attention(q, k, v, impl="triton", **options)
+    want = attention(*(x.double().cpu() for x in (q, k, v)), impl="reference", **options)
+    assert (marked[0] > 0) == (size > 1)
+    assert_same_statistics(got.stats, want.stats, budget=2e-5 * size)
+    torch.testing.assert_close(got.output.double().cpu(), want.output, rtol=2e-3, atol=2e-3)
+    some = attention(q, k, v, rows=torch.tensor([3, 20, 34], device=device), impl="triton", **options).stats
+    assert_same_statistics(some, want.stats.map(lambda x: x[:, :, [3, 20, 34]]), budget=2e-5 * size)
+
+
 @pytest.mark.parametrize("offset", [0.0, 2.0, 90.0], ids=["centred", "off centre", "far keys"])
 @pytest.mark.parametrize("causal", [False, True], ids=["full", "causal"])
 @pytest.mark.usefixtures("small_tiles", "poisoned_memory")

@@ -16,7 +16,6 @@ from tests.ops.triton.test_random import drawn
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")  # NumPy under the interpreter: exp2 of −inf
 
 
-
 class Interpreted(NamedTuple):
     """Stands for `TapeLaunch` where there is no compiled kernel."""
 
@@ -28,7 +27,11 @@ class Interpreted(NamedTuple):
     @classmethod
     def of(cls, tape, kernel, compiled, grid, args, options):
         assert compiled is None
-        tensors = [(at, tape.number(getattr(x, "base", x)), x) for at, x in enumerate(args) if hasattr(x, "data_ptr") or hasattr(x, "base")]
+        tensors = [
+            (at, tape.number(getattr(x, "base", x)), x)
+            for at, x in enumerate(args)
+            if hasattr(x, "data_ptr") or hasattr(x, "base")
+        ]
         blank = [None if hasattr(x, "data_ptr") or hasattr(x, "base") else x for x in args]
         tensors = [(at, number, blank_descriptor(x)) for at, number, x in tensors]
         return cls(kernel[grid], blank, tensors, options)

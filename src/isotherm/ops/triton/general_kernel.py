@@ -97,7 +97,9 @@ def row_bounds(query, row_exists, b, positions, documents, d_half, d_sb, keys, b
 
 
 @triton.jit
-def visible_tiles(row_exists, begin, end, keys, split_keys, BN: tl.constexpr, GEOMETRY: tl.constexpr, MASK: tl.constexpr):
+def visible_tiles(
+    row_exists, begin, end, keys, split_keys, BN: tl.constexpr, GEOMETRY: tl.constexpr, MASK: tl.constexpr
+):
     """Return which keys of split `program_id(1)` the rows see by their bounds, and the tiles that hold them.
 
     begin, end [rows]: the bounds, within this split. edge_tiles: how many tiles some row sees only in

@@ -75,7 +75,13 @@ class TapeLaunch(NamedTuple):
 
     @classmethod
     def of(
-        cls, tape: "Tape", kernel: Any, compiled: Any, grid: tuple[int, ...], args: Sequence[Any], options: dict[str, Any]
+        cls,
+        tape: "Tape",
+        kernel: Any,
+        compiled: Any,
+        grid: tuple[int, ...],
+        args: Sequence[Any],
+        options: dict[str, Any],
     ) -> "TapeLaunch":
         """Lay the arguments out as `triton.backends.nvidia.driver` does, once for all calls of this kind."""
         run, driver = compiled.run, inspect.getmodule(type(compiled.run))
@@ -83,7 +89,15 @@ class TapeLaunch(NamedTuple):
         within = inspect.getclosurevars(run.launch).nonlocals if inspect.isfunction(run.launch) else {}
         metadata = iter(within.get("tensordesc_meta") or ())
         tape.replayable &= run.global_scratch_size == run.profile_scratch_size == 0
-        flat: list[Any] = [*(*grid, 1, 1)[:3], 0, compiled.function, run.launch_cooperative_grid, run.launch_pdl, None, None]
+        flat: list[Any] = [
+            *(*grid, 1, 1)[:3],
+            0,
+            compiled.function,
+            run.launch_cooperative_grid,
+            run.launch_pdl,
+            None,
+            None,
+        ]
         flat += [compiled.packed_metadata, None, None, None]
         tensors, descriptors = [], []
         for each in (*args, *(options[name] for name in kernel.arg_names[len(args) :])):
@@ -96,7 +110,15 @@ class TapeLaunch(NamedTuple):
                     tape.replayable = False
                     continue
                 kind, size = driver.TMA_DTYPE_DEVICE_TO_HOST[of["elem_type"]], of["elem_size"]  # type: ignore[union-attr]
-                encoded = (of["swizzle"], size, kind, of["block_size"], each.shape, each.strides, int(each.padding == "nan"))
+                encoded = (
+                    of["swizzle"],
+                    size,
+                    kind,
+                    of["block_size"],
+                    each.shape,
+                    each.strides,
+                    int(each.padding == "nan"),
+                )
                 descriptors.append((len(flat), tape.number(each.base), encoded))
                 flat += [None, *each.shape, *each.strides]
             else:

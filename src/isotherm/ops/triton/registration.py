@@ -41,7 +41,10 @@ def attend(*given: Any) -> Five:
 
 
 attend_op = torch.library.custom_op(
-    "isotherm::attend", attend, mutates_args=(), schema=f"({CALL}, bool stats) -> (Tensor, Tensor, Tensor, Tensor, Tensor)"
+    "isotherm::attend",
+    attend,
+    mutates_args=(),
+    schema=f"({CALL}, bool stats) -> (Tensor, Tensor, Tensor, Tensor, Tensor)",
 )
 
 

@@ -81,7 +81,9 @@ def _next_pass(call: AttentionCall, scales: Sequence[float]) -> tuple[Sequence[f
 
 
 def _run_pass(call: AttentionCall, scales: Sequence[float], fields: Fields, table: Tensor | None) -> None:
-    (_run_fast if call.rows is None and fast.can(call) else _run_general)(call, scales, fields, table)
+    (_run_fast if call.rows is None and fast.width(call.q.shape[3]) in TILES and fast.can(call) else _run_general)(
+        call, scales, fields, table
+    )
 
 
 class WeightPlan(NamedTuple):
@@ -156,7 +158,7 @@ def _same(a: float, b: float) -> bool:
 
 def _run_fast(call: AttentionCall, scales: Sequence[float], fields: Fields, table: Tensor | None) -> None:
     """Launch the fast kernel, then the general one for the blocks that it flags."""
-    (b, h, t), d, s = call.shape, call.q.shape[3], call.k.shape[2]
+    (b, h, t), d, s = call.shape, fast.width(call.q.shape[3]), call.k.shape[2]
     tile, blocks, way = TILES[d], ceil_div(t, TILES[d].rows), _plan_for(scales, table)
     flags = torch.empty(b * h * blocks, dtype=torch.int8, device=call.q.device)
     wants_sums = fast.key_sums_pay(call, output=False)
