@@ -3,6 +3,7 @@
 import gc
 import weakref
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import NamedTuple
 
 import pytest
@@ -248,3 +249,36 @@ def test_only_with_a_version_of_triton_that_is_known(monkeypatch):
     monkeypatch.setattr(launch.triton, "__version__", "4.0.0")
     assert not launch._worthwhile(torch.device("cuda", 0))
     assert not launch._worthwhile(torch.device("cpu"))
+
+
+def test_a_launch_is_laid_out_as_triton_lays_it_out(monkeypatch):
+    """What the tape hands to Triton's launcher is what `CudaLauncher` would hand it, with addresses for tensors."""
+    driver = pytest.importorskip("triton.backends.nvidia.driver")
+    active = SimpleNamespace(utils=SimpleNamespace(fill_tma_descriptor=lambda *given: ("encoded", *given)))
+    monkeypatch.setattr(launch.triton.runtime.driver, "_active", active)
+    kind = next(iter(driver.TMA_DTYPE_DEVICE_TO_HOST))
+    described = {"swizzle": 3, "elem_size": 2, "elem_type": kind, "block_size": [1, 1, 4, 8], "fp4_padded": False}
+    signature = {0: "tensordesc<fp16[1, 1, 4, 8]>", 1: "*fp16", 2: "i32", 3: "tensordesc<fp16[1, 1, 4, 8]>", 4: "constexpr"}
+    passed = []
+    run = driver.CudaLauncher.__new__(driver.CudaLauncher)
+    run.launch = driver.wrap_handle_tensordesc(lambda *given: passed.append(given), signature, [described] * 2)
+    run.num_ctas, run.launch_cooperative_grid, run.launch_pdl = 1, False, True
+    run.global_scratch_size = run.profile_scratch_size = run.global_scratch_align = run.profile_scratch_align = 0
+    x, y = torch.zeros(1, 2, 16, 8).half(), torch.ones(1, 2, 32, 8).half()
+    args = [fast.tiles(x, 4), y, 7, fast.tiles(y[:, :1], 4)]
+    compiled = SimpleNamespace(run=run, function=99, packed_metadata=("packed",))
+    tape = launch.Tape([x, y])
+    kernel = SimpleNamespace(arg_names=["a", "b", "c", "d", "E"])
+    step = launch.TapeLaunch.of(tape, kernel, compiled, (5, 6), args, {"E": True, "num_warps": 4})
+    assert tape.replayable
+    step.play([x, y], [x.data_ptr(), y.data_ptr()], 1234)
+    run(5, 6, 1, 1234, 99, ("packed",), None, None, None, *args, True)
+    ours, theirs = passed
+    assert list(ours) == [each.data_ptr() if isinstance(each, torch.Tensor) else each for each in theirs]
+
+
+def test_nothing_is_played_while_a_profiler_of_tritons_watches(monkeypatch):
+    monkeypatch.setattr(launch.triton, "__version__", "3.6.0")
+    assert launch._worthwhile(torch.device("cuda", 0))
+    monkeypatch.setattr(launch.triton.knobs.runtime.launch_enter_hook, "calls", [print])
+    assert not launch._worthwhile(torch.device("cuda", 0))

@@ -84,42 +84,22 @@ class TapeLaunch(NamedTuple):
         options: dict[str, Any],
     ) -> "TapeLaunch":
         """Lay the arguments out as `triton.backends.nvidia.driver` does, once for all calls of this kind."""
-        run, driver = compiled.run, inspect.getmodule(type(compiled.run))
+        run = compiled.run
         # Where a kernel takes descriptors, a Python function encodes them and calls the launcher.
         within = inspect.getclosurevars(run.launch).nonlocals if inspect.isfunction(run.launch) else {}
         metadata = iter(within.get("tensordesc_meta") or ())
         tape.replayable &= run.global_scratch_size == run.profile_scratch_size == 0
-        flat: list[Any] = [
-            *(*grid, 1, 1)[:3],
-            0,
-            compiled.function,
-            run.launch_cooperative_grid,
-            run.launch_pdl,
-            None,
-            None,
-        ]
-        flat += [compiled.packed_metadata, None, None, None]
+        options_of_launch = (run.launch_cooperative_grid, run.launch_pdl, None, None, compiled.packed_metadata)
+        flat: list[Any] = [*(*grid, 1, 1)[:3], 0, compiled.function, *options_of_launch, None, None, None]
         tensors, descriptors = [], []
         for each in (*args, *(options[name] for name in kernel.arg_names[len(args) :])):
             if isinstance(each, Tensor):
                 tensors.append((len(flat), tape.number(each)))
                 flat.append(0)
             elif hasattr(each, "block_shape"):
-                of = next(metadata, None)
-                if of is None or of["fp4_padded"]:
-                    tape.replayable = False
-                    continue
-                kind, size = driver.TMA_DTYPE_DEVICE_TO_HOST[of["elem_type"]], of["elem_size"]  # type: ignore[union-attr]
-                encoded = (
-                    of["swizzle"],
-                    size,
-                    kind,
-                    of["block_size"],
-                    each.shape,
-                    each.strides,
-                    int(each.padding == "nan"),
-                )
-                descriptors.append((len(flat), tape.number(each.base), encoded))
+                encoded = _encoding(inspect.getmodule(type(run)), each, next(metadata, None))
+                tape.replayable &= encoded is not None
+                descriptors.append((len(flat), tape.number(each.base), encoded or ()))
                 flat += [None, *each.shape, *each.strides]
             else:
                 flat.append(each)
@@ -135,6 +115,15 @@ class TapeLaunch(NamedTuple):
         for at, number, encoded in self.descriptors:
             args[at] = self.encode(addresses[number], *encoded)
         self.function(*args)
+
+
+def _encoding(driver: Any, descriptor: Any, metadata: dict[str, Any] | None) -> tuple[Any, ...] | None:
+    """Return what a descriptor's encoding takes beside the address; None if a kernel takes it in another way."""
+    if metadata is None or metadata["fp4_padded"]:
+        return None
+    kind, padding = driver.TMA_DTYPE_DEVICE_TO_HOST[metadata["elem_type"]], int(descriptor.padding == "nan")
+    size, block = metadata["elem_size"], metadata["block_size"]
+    return metadata["swizzle"], size, kind, block, descriptor.shape, descriptor.strides, padding
 
 
 class Tape(TorchDispatchMode):
