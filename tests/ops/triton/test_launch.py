@@ -258,7 +258,13 @@ def test_a_launch_is_laid_out_as_triton_lays_it_out(monkeypatch):
     monkeypatch.setattr(launch.triton.runtime.driver, "_active", active)
     kind = next(iter(driver.TMA_DTYPE_DEVICE_TO_HOST))
     described = {"swizzle": 3, "elem_size": 2, "elem_type": kind, "block_size": [1, 1, 4, 8], "fp4_padded": False}
-    signature = {0: "tensordesc<fp16[1, 1, 4, 8]>", 1: "*fp16", 2: "i32", 3: "tensordesc<fp16[1, 1, 4, 8]>", 4: "constexpr"}
+    signature = {
+        0: "tensordesc<fp16[1, 1, 4, 8]>",
+        1: "*fp16",
+        2: "i32",
+        3: "tensordesc<fp16[1, 1, 4, 8]>",
+        4: "constexpr",
+    }
     passed = []
     run = driver.CudaLauncher.__new__(driver.CudaLauncher)
     run.launch = driver.wrap_handle_tensordesc(lambda *given: passed.append(given), signature, [described] * 2)
