@@ -148,7 +148,8 @@ class Chunk:
         dtype, size, kept = dtype or self.k.dtype, prod(shape), vars(_kept)
         key = f"{which} {dtype} {self.k.device}"
         if key not in kept or kept[key].numel() < size:
-            kept[key] = torch.empty(size, dtype=dtype, device=self.k.device)
+            with torch.inference_mode(False):  # else it could not be written to outside
+                kept[key] = torch.empty(size, dtype=dtype, device=self.k.device)
         memory: Tensor = kept[key]
         return memory[:size].view(shape)
 
