@@ -6,7 +6,7 @@ from typing import Any
 import torch
 
 from isotherm.ops import Problem, Visibility
-from isotherm.scale import InverseSqrt, LogN, PerHead, QKNorm, Sinks, SoftCap
+from isotherm.scale import InverseSqrt, Llama4Temperature, LogN, PerHead, QKNorm, Sinks, SoftCap
 from isotherm.stats import STATISTICS
 
 
@@ -49,6 +49,10 @@ class _Draw:
     def mask(self, *shape):
         return torch.rand(shape, generator=self.g) > 0.4
 
+    def ids(self):
+        """An id for each key, runs of one to about five."""
+        return (torch.rand(self.case.batch, self.case.keys, generator=self.g) < 0.3).cumsum(1)
+
     def bias(self, *shape):
         return torch.randn(shape, generator=self.g, dtype=torch.float64)
 
@@ -69,6 +73,14 @@ CASES = [
     Case("causal top-left T > S", lambda c: {"causal": "top-left"}, queries=17, keys=7),
     Case("window", lambda c: {"window": 4}),
     Case("causal window grouped", lambda c: {"causal": True, "window": 3}, groups=2),
+    Case("documents", lambda c: {"documents": [0, 4, 4, 5, 13]}),
+    Case("documents, causal, grouped", lambda c: {"documents": torch.tensor([0, 6, 13]), "causal": True}, groups=2),
+    Case("documents by id, T < S", lambda c: {"documents": c.ids(), "causal": True}, queries=7, keys=17),
+    Case("documents by id, window, mask", lambda c: {"documents": c.ids(), "window": 3, "mask": c.mask(2, 1, 1, 13)}),
+    Case("documents, log-n", lambda c: {"documents": c.ids(), "causal": True, "scale": InverseSqrt() * LogN(2)}),
+    Case(
+        "documents, by position", lambda c: {"documents": c.ids(), "scale": InverseSqrt() * Llama4Temperature(2, 0.5)}
+    ),
     Case("mask [T, S]", lambda c: {"mask": c.mask(13, 13)}),
     Case("mask of keys", lambda c: {"mask": c.mask(2, 1, 1, 13)}),
     Case("mask per head", lambda c: {"mask": c.mask(1, c.all_heads, 13, 13)}, groups=2),
@@ -90,10 +102,10 @@ CASES = [
 ]
 
 
-def problem(q, k, v, *, scale, causal=False, window=None, mask=None, bias=None, softcap=None):
+def problem(q, k, v, *, scale, causal=False, window=None, mask=None, bias=None, softcap=None, documents=None):
     """What a kernel is asked, the last query seeing the last key."""
     positions = torch.arange(q.shape[2], device=q.device) + k.shape[2] - q.shape[2]
-    return Problem(q, k, v, Visibility(positions, k.shape[2], causal, window, mask), scale, bias, softcap)
+    return Problem(q, k, v, Visibility(positions, k.shape[2], causal, window, mask, documents), scale, bias, softcap)
 
 
 def assert_same(got, want, budget=1e-11):

@@ -1,5 +1,6 @@
 """Every implementation against the reference, and the reference against PyTorch."""
 
+import itertools
 from math import log
 
 import pytest
@@ -9,7 +10,9 @@ from hypothesis import strategies as st
 
 from isotherm import attention
 from isotherm.errors import UnsupportedError
-from isotherm.scale import PerHead
+from isotherm.ops import Visibility
+from isotherm.ops.tiles import Chunk
+from isotherm.scale import InverseSqrt, Llama4Temperature, LogN, PerHead
 from tests.ops.cases import CASES, Case, assert_same, assert_same_statistics
 
 by_name = pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
@@ -88,11 +91,58 @@ def test_reference_is_pytorchs_softmax(case):
     seen = seen & (u <= t) if causal else seen
     seen = seen & ((t - u).abs() < options["window"]) if "window" in options else seen
     seen = seen & options.get("mask", torch.tensor(True))
+    if (documents := options.get("documents")) is not None:
+        ids = torch.as_tensor(documents)
+        ids = (ids[:, None] <= u).sum(0, keepdim=True) if ids.dim() == 1 else ids
+        seen = seen & (ids[:, None, -case.queries :, None] == ids[:, None, None, :])
     p = torch.softmax(s.masked_fill(~seen, -torch.inf), -1).nan_to_num(0.0)
     q, k, v = case.tensors()
     result = attention(q, k, v, impl="reference", stats=True, **options)
     torch.testing.assert_close(result.output, p @ v.repeat_interleave(case.groups, 1))
     torch.testing.assert_close(result.stats.n, seen.sum(-1).expand_as(result.stats.n))
+
+
+PACKED = {
+    "1/√d": None,
+    "log-n, which counts visible keys": InverseSqrt() * LogN(2),
+    "by position, which starts again": InverseSqrt() * Llama4Temperature(2, 0.5),
+}
+
+
+@pytest.mark.parametrize("rule", PACKED.values(), ids=PACKED)
+@pytest.mark.parametrize("impl", ["reference", "blockwise"])
+@pytest.mark.usefixtures("tile_size")
+def test_packed_documents_are_what_each_is_alone(impl, rule):
+    """Output, lse, statistics and gradients, whether documents are given by place or by id."""
+    q, k, v = (x.requires_grad_() for x in Case("", groups=2, queries=23, keys=23).tensors())
+    places = [0, 5, 6, 6, 16, 23]
+    options = {"causal": True, "scale": rule, "stats": True, "impl": impl}
+    alone = [attention(*(x[:, :, a:b] for x in (q, k, v)), **options) for a, b in itertools.pairwise(places) if a < b]
+    output, lse = torch.cat([each.output for each in alone], 2), torch.cat([each.lse for each in alone], 2)
+    want = torch.autograd.grad((output.sin().sum() + lse.square().sum()), (q, k, v))
+    ids = torch.repeat_interleave(torch.tensor([7, 3, 7, 5]), torch.tensor([5, 1, 10, 7])).expand(2, -1)
+    for documents in (places, torch.tensor(places), ids):
+        got = attention(q, k, v, documents=documents, **options)
+        torch.testing.assert_close(got.output, output)
+        torch.testing.assert_close(got.lse, lse)
+        for name in ("n", "entropy", "jacobian_trace", "max_logit", "sink"):
+            both = getattr(got.stats, name), torch.cat([getattr(each.stats, name) for each in alone], 2)
+            torch.testing.assert_close(*both, equal_nan=True)
+        found = torch.autograd.grad((got.output.sin().sum() + got.lse.square().sum()), (q, k, v))
+        torch.testing.assert_close(found, want)
+
+
+def test_tiles_outside_a_document_or_window_are_skipped(monkeypatch):
+    """No mask of the whole matrix is made, and no tile is computed of which no row sees a key."""
+    monkeypatch.setattr("isotherm.ops.tiles.KEYS", 16)
+    q, k, v = Case("", batch=1, heads=1, queries=160, keys=160).tensors(torch.float32)
+    computed, logits = [], Chunk.logits
+    monkeypatch.setattr(Chunk, "logits", lambda self, *given: (computed.append(given[2]), logits(self, *given))[1])
+    monkeypatch.setattr(Visibility, "matrix", None)
+    for options, tiles in (({}, 100), ({"documents": [0, 32, 96, 160]}, 4 + 16 + 16), ({"window": 17}, 10 + 18)):
+        computed.clear()
+        attention(q, k, v, stats=True, impl="blockwise", **options)
+        assert len(computed) == tiles
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)

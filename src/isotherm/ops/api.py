@@ -1,6 +1,7 @@
 """`attention`: any rule, any mask, one of several implementations, and the statistics of every softmax row."""
 
-from contextlib import nullcontext
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from numbers import Real
 from typing import Literal, NamedTuple, get_args
@@ -10,15 +11,17 @@ from torch import Tensor
 
 from isotherm.errors import ArgumentError, UnsupportedError
 from isotherm.language import Text
-from isotherm.ops import blockwise, derivatives, reference, sdpa, sigmoid, triton
+from isotherm.ops import blockwise, derivatives, kept, reference, sdpa, sigmoid, triton
 from isotherm.ops.arguments import (
     Causal,
     check_broadcast,
     check_causal,
     check_device,
+    check_documents,
     check_rows,
     check_tensors,
     check_window,
+    under_autocast,
 )
 from isotherm.ops.observers import observed, observers
 from isotherm.ops.problem import Problem, Solution, Visibility
@@ -26,7 +29,9 @@ from isotherm.scale import Fixed, InverseSqrt, Resolved, Rule, Site
 from isotherm.scale.rule import positive
 from isotherm.stats import RowStats
 
+NOTHING_AROUND = nullcontext()
 Implementation = Literal["auto", "reference", "blockwise", "sdpa", "triton"]
+IMPLEMENTATIONS = get_args(Implementation)
 
 
 class AttentionResult(NamedTuple):
@@ -53,6 +58,7 @@ def attention(
     mask: Tensor | None = None,
     bias: Tensor | None = None,
     window: int | None = None,
+    documents: Tensor | Sequence[int] | None = None,
     stats: bool = False,
     rows: int | Tensor | None = None,
     impl: Implementation = "auto",
@@ -66,6 +72,10 @@ def attention(
       j ≤ i ("top-left"). The two differ only when T ≠ S.
     - `mask`: True where visible; `bias`: added to the logits, −inf hides a key. [T, S] or [B, Hq, T, S], any of them 1.
     - `window`: a query sees keys less than this far from its own position.
+    - `documents` packed one after another, T ≤ S: a query sees only keys of its own document. Either the places where
+      documents begin and, last, S ([0, 5, 12, S]; a list or a tensor), or an id for each key, [B, S], where a run of equal
+      ids is a document. Rules that depend on the position count from the start of the document. Numbers on a GPU are not
+      checked, since reading them would wait for it.
     - `stats`: measure every row. `rows`: measure only this many rows, or the rows with these indices; the statistics are
       then labelled as sampled. A row that sees no key gives output 0 and counts as empty; a row that meets NaN or Inf
       counts as invalid.
@@ -78,6 +88,7 @@ def attention(
     >>> out.output.shape, out.stats.n[0, 0].tolist(), out.impl
     (torch.Size([1, 2, 3, 4]), [1, 2, 3], 'blockwise')
     """
+    q, k, v = under_autocast(q, k, v)
     check_tensors(q, k, v, impl)
     shape = (*q.shape[:3], k.shape[2])
     mask, bias = check_broadcast("mask", mask, shape, q), check_broadcast("bias", bias, shape, q)
@@ -86,15 +97,17 @@ def attention(
     unreadable = q.is_meta or torch.compiler.is_compiling() or derivatives.transform() is not None
     if hidden is not None and (unreadable or hidden.any()):
         mask = ~hidden if mask is None else mask & ~hidden
-    if impl not in get_args(Implementation):
-        names = ", ".join(get_args(Implementation))
+    if impl not in IMPLEMENTATIONS:
+        names = ", ".join(IMPLEMENTATIONS)
         raise ArgumentError("impl", Text(f"one of {names}", f"{names} 之一"), got=repr(impl))
     alignment = check_causal(causal)
+    spans = check_documents(documents, q, k, readable=not unreadable)
     first = 0 if alignment == "top-left" else k.shape[2] - q.shape[2]
-    positions = torch.arange(first, first + q.shape[2], device=q.device)
-    visibility = Visibility(positions, k.shape[2], alignment is not None, check_window(window), mask)
+    positions = kept.positions(first, q.shape[2], q.device)
+    spans = None if spans is None else spans[..., first : first + q.shape[2]]
+    visibility = Visibility(positions, k.shape[2], alignment is not None, check_window(window), mask, spans)
     chosen = check_rows(rows, q.shape[2], q.device)
-    resolved = _rule(scale).resolve(Site(q.shape[3], q.shape[1], positions, visibility.counts))
+    resolved = _rule(scale).resolve(Site(q.shape[3], q.shape[1], visibility.places, visibility.counts))
     check_device(resolved, q.device)
     problem = _fold(q, k, v, visibility, bias, resolved)
     measured = stats or rows is not None
@@ -103,12 +116,21 @@ def attention(
     name = _pick(problem, resolved, stats=stats and chosen is None) if impl == "auto" else impl
     if impl != "auto" and (reason := _refusal(name, problem, resolved)) is not None:
         raise UnsupportedError(name, reason)
-    with observed(problem, resolved.sink) if observers else nullcontext():
+    around = observed(problem, resolved.sink) if observers else NOTHING_AROUND
+    with around, _autocast_off(q.device.type):
         solution = _solve(name, problem, stats=measured and chosen is None)
         row_stats = solution.stats
         if measured and row_stats is None:
             row_stats = _statistics(name, problem, chosen)
     return _with_sink(AttentionResult(solution.output, row_stats, solution.lse, name), resolved.sink)
+
+
+def _autocast_off(kind: str) -> AbstractContextManager[None]:
+    """Autocast has had its say when q, k and v were converted: products now have the precision that we give them."""
+    if kind == "meta" or not torch.is_autocast_enabled(kind):
+        return NOTHING_AROUND
+    off: AbstractContextManager[None] = torch.autocast(kind, enabled=False)
+    return off
 
 
 def _rule(scale: Rule | float | None) -> Rule:

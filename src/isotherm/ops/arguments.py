@@ -1,5 +1,6 @@
 """Checks of `attention`'s arguments. Each error names the argument and what was expected."""
 
+from collections.abc import Sequence
 from typing import Literal
 
 import torch
@@ -7,15 +8,27 @@ from torch import Tensor
 
 from isotherm.errors import ArgumentError, shown
 from isotherm.language import Text
+from isotherm.ops import kept
 from isotherm.ops.problem import UNLIMITED
 from isotherm.scale import Resolved
 
 Alignment = Literal["top-left", "bottom-right"]
 Causal = bool | Alignment
-GOLDEN = 0.6180339887498949
 WHOLE_NUMBERS = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
 DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+AUTOCAST = (torch.float16, torch.bfloat16, torch.float32)
+"""Types that autocast converts."""
 ON_META = Text("a tensor on the meta device", "meta 设备上的张量")
+
+
+def under_autocast(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Convert q, k and v to autocast's type where it is on, as `scaled_dot_product_attention` does."""
+    kind = q.device.type if isinstance(q, Tensor) else "meta"
+    if kind == "meta" or not torch.is_autocast_enabled(kind):
+        return q, k, v
+    dtype = torch.get_autocast_dtype(kind)
+    q, k, v = (x.to(dtype) if isinstance(x, Tensor) and x.dtype in AUTOCAST else x for x in (q, k, v))
+    return q, k, v
 
 
 def check_tensors(q: Tensor, k: Tensor, v: Tensor, impl: str) -> None:
@@ -23,6 +36,8 @@ def check_tensors(q: Tensor, k: Tensor, v: Tensor, impl: str) -> None:
 
     Tensors on the meta device hold no numbers; only the reference reads none.
     """
+    if _usual(q, k, v):
+        return
     for name, tensor in (("q", q), ("k", k), ("v", v)):
         _check_dense(name, tensor)
         if tensor.dim() != 4:
@@ -48,6 +63,24 @@ def check_tensors(q: Tensor, k: Tensor, v: Tensor, impl: str) -> None:
         raise ArgumentError("q", Text("a tensor that holds numbers", "含有数值的张量"), got=ON_META)
     if not q.shape[3]:
         raise ArgumentError("q", Text("a head dimension of at least 1", "至少为 1 的头维度"), got=list(q.shape))
+
+
+def _usual(q: Tensor, k: Tensor, v: Tensor) -> bool:
+    """Whether all checks would pass: one question, since most calls are usual and the checks take longer than a launch."""
+    return (
+        type(q) is type(k) is type(v) is Tensor
+        and q.dim() == k.dim() == v.dim() == 4
+        and q.dtype is k.dtype is v.dtype
+        and q.dtype in DTYPES
+        and q.device == k.device == v.device
+        and q.layout is k.layout is v.layout is torch.strided
+        and not (q.is_meta or q.is_nested or k.is_nested or v.is_nested)
+        and q.shape[0] == k.shape[0]
+        and k.shape[:3] == v.shape[:3]
+        and q.shape[3] == k.shape[3] > 0
+        and k.shape[1] > 0
+        and q.shape[1] % k.shape[1] == 0
+    )
 
 
 def _check_dense(name: str, tensor: object) -> None:
@@ -123,6 +156,55 @@ def check_window(window: int | None) -> int | None:
     return window
 
 
+def check_documents(documents: Tensor | Sequence[int] | None, q: Tensor, k: Tensor, *, readable: bool) -> Tensor | None:
+    """Return the first key of each key's document and the one after its last, [2, B or 1, S]."""
+    if documents is None:
+        return None
+    keys = k.shape[2]
+    expected = Text(
+        f"the places where documents begin and, last, {keys}, or an id for each key, [B, S] = {[k.shape[0], keys]}",
+        f"各文档的起始位置、末项为 {keys}，或每个键的文档编号 [B, S] = {[k.shape[0], keys]}",
+    )
+    if isinstance(documents, (list, tuple)) and all(type(each) is int for each in documents):
+        documents = torch.tensor(documents, dtype=torch.int64)
+    if not isinstance(documents, Tensor) or documents.dtype not in WHOLE_NUMBERS:
+        got = documents.dtype if isinstance(documents, Tensor) else shown(documents)
+        raise ArgumentError("documents", expected, got=got)
+    _check_dense("documents", documents)
+    if documents.is_meta and not q.is_meta:
+        raise ArgumentError("documents", expected, got=ON_META)
+    by_place = documents.dim() == 1 and len(documents) > 1
+    if not by_place and tuple(documents.shape) not in ((k.shape[0], keys), (1, keys)):
+        raise ArgumentError("documents", expected, got=list(documents.shape))
+    if q.shape[2] > keys:
+        raise ArgumentError("documents", Text("at most as many queries as keys", "查询数不多于键数"), got=q.shape[2])
+    if by_place and readable and not documents.is_cuda:
+        ascending = bool((documents.diff() >= 0).all())
+        if not ascending or int(documents[0]) != 0 or int(documents[-1]) != keys:
+            raise ArgumentError("documents", expected, got=documents.tolist())
+    documents = documents.to(q.device)
+    return _spans_by_place(documents, keys) if by_place else _spans_by_id(documents)
+
+
+def _spans_by_place(places: Tensor, keys: int) -> Tensor:
+    """Spans [2, 1, S] from the places where documents begin and end."""
+    places = places.to(torch.int64).contiguous()
+    each = torch.arange(keys, device=places.device)
+    after = torch.searchsorted(places, each, right=True).clamp(1, len(places) - 1)
+    return torch.stack([places[after - 1], places[after]]).unsqueeze(1)
+
+
+def _spans_by_id(ids: Tensor) -> Tensor:
+    """Spans [2, B, S] from ids [B, S]: a document is a run of equal ids."""
+    keys = ids.shape[1]
+    each, border = torch.arange(keys, device=ids.device), ids.diff(dim=1) != 0
+    begins = torch.nn.functional.pad(border, (1, 0), value=True)
+    ends = torch.nn.functional.pad(border, (0, 1), value=True)
+    first = torch.where(begins, each, 0).cummax(1).values
+    end = torch.where(ends, each + 1, keys).flip(1).cummin(1).values.flip(1)
+    return torch.stack([first, end])
+
+
 def check_causal(causal: Causal) -> Alignment | None:
     """How queries line up with keys when T ≠ S, or None without a causal mask. True means bottom-right."""
     if causal is False:
@@ -156,9 +238,4 @@ def check_rows(rows: int | Tensor | None, total: int, device: torch.device) -> T
         raise ArgumentError("rows", Text("a number of rows, at least 1", "至少为 1 的行数"), got=repr(rows))
     if rows >= total:
         return None
-    # Take one row from each of `rows` equal stretches, so that short and long causal rows are both covered. The place
-    # within a stretch moves on by the golden ratio, so it follows no pattern in the data. This uses no random numbers,
-    # and a CUDA graph can hold it.
-    edges = torch.arange(rows + 1, device=device) * total // rows
-    turns = torch.arange(rows, device=device, dtype=torch.float64) * GOLDEN % 1
-    return edges[:-1] + (turns * edges.diff()).long()
+    return kept.even_sample(rows, total, device)

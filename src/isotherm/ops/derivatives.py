@@ -39,7 +39,7 @@ def transform() -> Text | None:
 def backward(problem: Problem, d_output: Tensor, d_lse: Tensor | None, first: First) -> tuple[Tensor | None, ...]:
     """The gradients that `first()` returns. If autograd is recording, it can differentiate them again."""
     inputs = (problem.q, problem.k, problem.v, problem.bias, d_output, d_lse)
-    if _batched(d_output) or (d_lse is not None and _batched(d_lse)):
+    if _batched(d_output, d_lse):
         return tuple(_first(problem, inputs, create_graph=torch.is_grad_enabled()))
     if not torch.is_grad_enabled():
         return first()
@@ -96,9 +96,15 @@ class _Backward(torch.autograd.Function):
         return None, None, *_second_by_rows(problem, inputs, cotangents)
 
 
-def _batched(gradient: Tensor) -> bool:
+def _batched(*gradients: Tensor | None) -> bool:
     """Whether vmap holds several gradients in one tensor, its older version (`is_grads_batched=True`) or the newer one."""
-    return torch._C._functorch.is_legacy_batchedtensor(gradient) or torch._C._are_functorch_transforms_active()
+    older = torch._C._functorch.is_legacy_batchedtensor
+    return torch._C._are_functorch_transforms_active() or any(x is not None and older(x) for x in gradients)
+
+
+def once(*gradients: Tensor | None) -> bool:
+    """Whether a backward pass with these gradients of the outputs needs first derivatives only, one gradient at a time."""
+    return not torch.is_grad_enabled() and not _batched(*gradients)
 
 
 def _first(problem: Problem, inputs: Tensors, *, create_graph: bool) -> list[Tensor | None]:

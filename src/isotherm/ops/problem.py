@@ -17,10 +17,11 @@ UNLIMITED = 1 << 60
 
 @dataclass(frozen=True)
 class Visibility:
-    """Which of `keys` keys each query sees: those that causality, a sliding window and a boolean mask all allow.
+    """Which of `keys` keys each query sees: those that causality, a sliding window, documents and a boolean mask all allow.
 
     `positions` [T], ascending, places each query among the keys. The query at position p sees key j when j ≤ p (`causal`) and
-    |p − j| < `window`. `mask` is True where visible: [B, Hq, T, S], with size 1 where it broadcasts.
+    |p − j| < `window`. `documents` [2, B or 1, T] has, for each query, the first key of its document and the one after its
+    last; both ascend. `mask` is True where visible: [B, Hq, T, S], with size 1 where it broadcasts.
     """
 
     positions: Tensor
@@ -28,6 +29,15 @@ class Visibility:
     causal: bool = False
     window: int | None = None
     mask: Tensor | None = None
+    documents: Tensor | None = None
+
+    @property
+    def places(self) -> Tensor:
+        """`positions`, counted from the first key of each query's document: [T], or [B, 1, T] where documents differ."""
+        if self.documents is None:
+            return self.positions
+        places = self.positions - self.documents[0]
+        return places[0] if len(places) == 1 else places.unsqueeze(1)
 
     @property
     def behind(self) -> int:
@@ -46,7 +56,8 @@ class Visibility:
 
     def take(self, rows: Tensor) -> "Visibility":
         """The visibility of some of the queries."""
-        return replace(self, positions=self.positions[rows], mask=take_rows(self.mask, rows))
+        documents = None if self.documents is None else self.documents[..., rows]
+        return replace(self, positions=self.positions[rows], mask=take_rows(self.mask, rows), documents=documents)
 
     def geometry(self, rows: slice, columns: slice) -> bool | Tensor:
         """Causality and window on a block: True (all visible), False (none), or bool [rows, columns]."""
@@ -65,6 +76,9 @@ class Visibility:
         keys = torch.arange(self.keys, device=self.positions.device)
         offset = keys - self.positions.unsqueeze(-1)
         seen = ((offset >= -self.behind) & (offset <= self.ahead)).view(1, 1, *offset.shape)
+        if self.documents is not None:
+            first, end = self.documents[:, :, None, :, None]
+            seen = seen & (keys >= first) & (keys < end)
         return seen if self.mask is None else seen & self.mask
 
     def counts(self) -> Tensor:
@@ -72,8 +86,13 @@ class Visibility:
         if self.mask is None:
             last = (self.positions + self.ahead).clamp(max=self.keys - 1)
             first = (self.positions - self.behind).clamp(min=0)
-            return (last - first + 1).clamp(min=0).view(1, 1, -1)
-        step = max(1, MASK_AT_ONCE // max(1, self.mask.shape[0] * self.mask.shape[1] * self.keys))
+            if self.documents is not None:
+                own, end = self.documents
+                last, first = torch.minimum(last, end - 1), torch.maximum(first, own)
+            count = (last - first + 1).clamp(min=0)
+            return count.view(-1, 1, count.shape[-1])
+        batch = self.mask.shape[0] if self.documents is None else max(self.mask.shape[0], self.documents.shape[1])
+        step = max(1, MASK_AT_ONCE // max(1, batch * self.mask.shape[1] * self.keys))
         rows = torch.arange(len(self.positions), device=self.positions.device)
         return torch.cat([self.take(block).matrix().sum(-1) for block in rows.split(step)], -1)
 

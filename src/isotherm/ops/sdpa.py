@@ -22,6 +22,8 @@ def unsupported(problem: Problem) -> Text | None:
         return Text("a soft cap", "软上限（soft cap）")
     if visibility.window is not None:
         return Text("a sliding window", "滑动窗口")
+    if visibility.documents is not None:
+        return Text("documents without holding the n × n matrix", "documents（否则须保存 n × n 矩阵）")
     if visibility.causal and (visibility.mask is not None or problem.bias is not None):
         return Text("causal=True together with a mask or bias", "causal=True 与 mask 或 bias 并用")
     if visibility.mask is not None and problem.bias is not None:

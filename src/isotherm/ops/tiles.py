@@ -92,15 +92,38 @@ class Chunk:
             pairs % heads if grouped.shape[1] > 1 else 0,
         )
 
+    @cached_property
+    def documents(self) -> Tensor | None:
+        """The first key of each query's document and the one after its last, [2, P or 1, T]."""
+        documents = self.problem.visibility.documents
+        if documents is None or documents.shape[1] == 1:
+            return documents
+        pairs = torch.arange(self.pairs.start, self.pairs.stop, device=documents.device)
+        return documents[:, pairs // self.problem.k.shape[1]]
+
+    def within_documents(self, rows: slice, columns: slice) -> bool | Tensor:
+        """Which keys of a tile are in a row's document: True (all), False (none), or bool [P or 1, 1, R, K]."""
+        if self.documents is None:
+            return True
+        first, end = self.documents[..., rows]
+        if int(end.max()) <= columns.start or int(first.min()) >= columns.stop:
+            return False
+        if int(first.max()) <= columns.start and int(end.min()) >= columns.stop:
+            return True
+        keys = torch.arange(columns.start, columns.stop, device=first.device)
+        return ((keys >= first.unsqueeze(-1)) & (keys < end.unsqueeze(-1))).unsqueeze(1)
+
     def tiles(self, rows: slice) -> Iterator[tuple[slice, Tensor | None]]:
         """Each block of keys these rows see, and which of its keys: None for all, else bool [P or 1, G or 1, R, K]."""
         visibility = self.problem.visibility
         for start in range(0, self.k.shape[1], KEYS):
             columns = slice(start, min(start + KEYS, self.k.shape[1]))
-            geometry = visibility.geometry(rows, columns)
-            if geometry is False:
+            geometry, within = visibility.geometry(rows, columns), self.within_documents(rows, columns)
+            if geometry is False or within is False:
                 continue
             seen = None if geometry is True else geometry.view(1, 1, *geometry.shape)
+            if within is not True:
+                seen = within if seen is None else within & seen
             if visibility.mask is not None:
                 part = self.part(visibility.mask, rows, columns)
                 part = part.expand(*part.shape[:2], rows.stop - rows.start, columns.stop - columns.start)
@@ -125,7 +148,8 @@ class Chunk:
         dtype, size, kept = dtype or self.k.dtype, prod(shape), vars(_kept)
         key = f"{which} {dtype} {self.k.device}"
         if key not in kept or kept[key].numel() < size:
-            kept[key] = torch.empty(size, dtype=dtype, device=self.k.device)
+            with torch.inference_mode(False):  # else it could not be written to outside
+                kept[key] = torch.empty(size, dtype=dtype, device=self.k.device)
         memory: Tensor = kept[key]
         return memory[:size].view(shape)
 

@@ -39,8 +39,8 @@ class Fold(Enum):
 class Site:
     """One call of attention, as a rule sees it.
 
-    `positions` [T] is each query's position among the keys, from 0. `visible` [B or 1, Hq or 1, T] is how many keys each
-    query sees; it is counted only when a rule reads it.
+    `positions` [T] or [B, 1, T] is each query's position in its document, from 0. `visible` [B or 1, Hq or 1, T] is how many
+    keys each query sees; it is counted only when a rule reads it.
     """
 
     head_dim: int

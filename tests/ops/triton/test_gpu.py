@@ -295,7 +295,9 @@ def test_compiles_without_graph_breaks():
     positions = torch.arange(256, device="cuda")
 
     def step(q, k, v):
-        out, lse, values, *_ = torch.ops.isotherm.attend(q, k, v, positions, None, None, True, 0, 0.125, 0.0, True)
+        out, lse, values, *_ = torch.ops.isotherm.attend(
+            q, k, v, positions, None, None, True, 0, 0.125, 0.0, None, True
+        )
         return out.float().square().sum() + lse.sum(), values
 
     attention(*leaves, causal=True, impl="triton")  # registers the operator

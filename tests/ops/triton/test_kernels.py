@@ -64,6 +64,9 @@ GRADIENT_CASES = [
         "causal bottom-right T < S",
         "causal bottom-right T > S",
         "causal window grouped",
+        "documents, causal, grouped",
+        "documents by id, T < S",
+        "documents by id, window, mask",
         "mask everywhere, causal",
         "bias",
         "bias per key, causal",
@@ -167,6 +170,25 @@ def test_the_fast_kernel(causal, size, device, monkeypatch):
     want = attention(*wide, causal=causal, scale=size * 32**-0.5, stats=True, impl="reference")
     assert_same_statistics(got.stats, want.stats, budget=2e-5 * size)
     torch.testing.assert_close(got.output.double().cpu(), want.output, rtol=2e-3, atol=2e-3)
+
+
+@pytest.mark.parametrize("causal", [False, True], ids=["full", "causal"])
+@pytest.mark.parametrize("size", [1.0, 60.0], ids=["ordinary", "large logits"])
+@pytest.mark.parametrize(("dim", "value_dim"), [(24, 24), (24, 16), (32, 8)])
+@pytest.mark.usefixtures("small_tiles", "poisoned_memory")
+def test_the_fast_kernel_fills_other_head_dimensions_up_with_zeros(dim, value_dim, size, causal, device, monkeypatch):
+    case = Case("", batch=1, heads=1, groups=2, queries=35, keys=41, dim=dim, value_dim=value_dim)
+    q, k, v = (x.to(device) for x in case.tensors(torch.float16))
+    marked = recomputed_rows(monkeypatch)
+    monkeypatch.setattr(general, "run", None)  # another path would fail
+    options = {"causal": causal, "scale": size * dim**-0.5, "stats": True}
+    got = attention(q, k, v, impl="triton", **options)
+    want = attention(*(x.double().cpu() for x in (q, k, v)), impl="reference", **options)
+    assert (marked[0] > 0) == (size > 1)
+    assert_same_statistics(got.stats, want.stats, budget=2e-5 * size)
+    torch.testing.assert_close(got.output.double().cpu(), want.output, rtol=2e-3, atol=2e-3)
+    some = attention(q, k, v, rows=torch.tensor([3, 20, 34], device=device), impl="triton", **options).stats
+    assert_same_statistics(some, want.stats.map(lambda x: x[:, :, [3, 20, 34]]), budget=2e-5 * size)
 
 
 @pytest.mark.parametrize("offset", [0.0, 2.0, 90.0], ids=["centred", "off centre", "far keys"])
@@ -283,15 +305,16 @@ LAYOUTS = {
 def test_the_operators_pass_pytorchs_own_checks(layout, device):
     q, k, v = (layout(x.to(device)).requires_grad_() for x in Case("", batch=2, heads=2).tensors(torch.float32))
     positions = torch.arange(13, device=device)
-    arguments = (q, k, v, positions, None, None, True, 0, 0.5, 0.0, True)
+    arguments = (q, k, v, positions, None, None, True, 0, 0.5, 0.0, None, True)
     utilities = ("test_schema", "test_autograd_registration", "test_faketensor")
+    utilities += ("test_aot_dispatch_dynamic",) if layout is transposed else ()  # seconds each
     torch.library.opcheck(registration.attend_op, arguments, test_utils=utilities)
     out, lse, *_ = registration.attend_op(*arguments)
-    plain = (*(x.detach() for x in arguments[:4]), *arguments[4:10])
+    plain = (*(x.detach() for x in arguments[:4]), *arguments[4:11])
     given = (*plain, out.detach(), lse.detach(), layout(out.detach()), None, False)
-    torch.library.opcheck(registration.backward_op, given, test_utils=utilities)
+    torch.library.opcheck(registration.gradients_op, given, test_utils=utilities)
     bias = layout(torch.zeros(1, 2, 13, 13, dtype=torch.float16, device=device))
-    torch.library.opcheck(registration.backward_op, (*given[:5], bias, *given[6:-1], True), test_utils=utilities)
+    torch.library.opcheck(registration.gradients_op, (*given[:5], bias, *given[6:-1], True), test_utils=utilities)
     for rows in (None, positions[:5]):
         torch.library.opcheck(registration.measure_op, (*plain, rows, [0.25, 0.5, 1.0]), test_utils=utilities)
 
@@ -305,7 +328,7 @@ def test_gradients_are_laid_out_for_a_graph_as_cudnn_lays_them_out(key_heads):
             for heads in (4, key_heads, key_heads)
         )
         positions = torch.empty(32, dtype=torch.int64, device="cuda")
-        numbers = (True, 0, 0.125, 0.0)
+        numbers = (True, 0, 0.125, 0.0, None)
         out, lse, *_ = torch.ops.isotherm.attend(q, k, v, positions, None, None, *numbers, False)
         given = (q, k, v, positions, None, None, *numbers, out, lse, out)
         by_cudnn = torch.ops.isotherm.attend_backward(*given, None, False)

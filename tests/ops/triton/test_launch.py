@@ -3,6 +3,8 @@
 import gc
 import weakref
 from dataclasses import replace
+from types import SimpleNamespace
+from typing import NamedTuple
 
 import pytest
 import torch
@@ -13,6 +15,45 @@ from tests.ops.cases import Case, problem
 from tests.ops.triton.test_random import drawn
 
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")  # NumPy under the interpreter: exp2 of −inf
+
+
+class Interpreted(NamedTuple):
+    """Stands for `TapeLaunch` where there is no compiled kernel."""
+
+    kernel: object
+    args: list
+    tensors: list
+    options: dict
+
+    @classmethod
+    def of(cls, tape, kernel, compiled, grid, args, options):
+        assert compiled is None
+        tensors = [
+            (at, tape.number(getattr(x, "base", x)), x)
+            for at, x in enumerate(args)
+            if hasattr(x, "data_ptr") or hasattr(x, "base")
+        ]
+        blank = [None if hasattr(x, "data_ptr") or hasattr(x, "base") else x for x in args]
+        tensors = [(at, number, blank_descriptor(x)) for at, number, x in tensors]
+        return cls(kernel[grid], blank, tensors, options)
+
+    def play(self, known, addresses, stream):
+        args = self.args.copy()
+        for at, number, descriptor in self.tensors:
+            assert known[number].data_ptr() == addresses[number]
+            args[at] = known[number] if descriptor is None else replace(descriptor, base=known[number])
+        self.kernel(*args, **self.options)
+
+
+def blank_descriptor(x):
+    """A descriptor without its tensor; None for a tensor."""
+    if isinstance(x, torch.Tensor):
+        return None
+    other = object.__new__(type(x))
+    other.__dict__.update(x.__dict__, base=None)
+    return other
+
+
 WAYS = {
     "output and statistics": lambda p, rows: kernels.solve(p, stats=True),
     "output": lambda p, rows: kernels.solve(p, stats=False),
@@ -29,6 +70,8 @@ def remembering(monkeypatch):
     """Record and play even without a GPU; the list has an entry for every call that was not played."""
     done = []
     monkeypatch.setattr(launch, "_worthwhile", lambda device: True)
+    if not torch.cuda.is_available():
+        monkeypatch.setattr(launch, "TapeLaunch", Interpreted)
     for module, name in (
         (fast, "run"),
         (fast.general, "run"),
@@ -206,3 +249,42 @@ def test_only_with_a_version_of_triton_that_is_known(monkeypatch):
     monkeypatch.setattr(launch.triton, "__version__", "4.0.0")
     assert not launch._worthwhile(torch.device("cuda", 0))
     assert not launch._worthwhile(torch.device("cpu"))
+
+
+def test_a_launch_is_laid_out_as_triton_lays_it_out(monkeypatch):
+    """What the tape hands to Triton's launcher is what `CudaLauncher` would hand it, with addresses for tensors."""
+    driver = pytest.importorskip("triton.backends.nvidia.driver")
+    active = SimpleNamespace(utils=SimpleNamespace(fill_tma_descriptor=lambda *given: ("encoded", *given)))
+    monkeypatch.setattr(launch.triton.runtime.driver, "_active", active)
+    kind = next(iter(driver.TMA_DTYPE_DEVICE_TO_HOST))
+    described = {"swizzle": 3, "elem_size": 2, "elem_type": kind, "block_size": [1, 1, 4, 8], "fp4_padded": False}
+    signature = {
+        0: "tensordesc<fp16[1, 1, 4, 8]>",
+        1: "*fp16",
+        2: "i32",
+        3: "tensordesc<fp16[1, 1, 4, 8]>",
+        4: "constexpr",
+    }
+    passed = []
+    run = driver.CudaLauncher.__new__(driver.CudaLauncher)
+    run.launch = driver.wrap_handle_tensordesc(lambda *given: passed.append(given), signature, [described] * 2)
+    run.num_ctas, run.launch_cooperative_grid, run.launch_pdl = 1, False, True
+    run.global_scratch_size = run.profile_scratch_size = run.global_scratch_align = run.profile_scratch_align = 0
+    x, y = torch.zeros(1, 2, 16, 8).half(), torch.ones(1, 2, 32, 8).half()
+    args = [fast.tiles(x, 4), y, 7, fast.tiles(y[:, :1], 4)]
+    compiled = SimpleNamespace(run=run, function=99, packed_metadata=("packed",))
+    tape = launch.Tape([x, y])
+    kernel = SimpleNamespace(arg_names=["a", "b", "c", "d", "E"])
+    step = launch.TapeLaunch.of(tape, kernel, compiled, (5, 6), args, {"E": True, "num_warps": 4})
+    assert tape.replayable
+    step.play([x, y], [x.data_ptr(), y.data_ptr()], 1234)
+    run(5, 6, 1, 1234, 99, ("packed",), None, None, None, *args, True)
+    ours, theirs = passed
+    assert list(ours) == [each.data_ptr() if isinstance(each, torch.Tensor) else each for each in theirs]
+
+
+def test_nothing_is_played_while_a_profiler_of_tritons_watches(monkeypatch):
+    monkeypatch.setattr(launch.triton, "__version__", "3.6.0")
+    assert launch._worthwhile(torch.device("cuda", 0))
+    monkeypatch.setattr(launch.triton.knobs.runtime.launch_enter_hook, "calls", [print])
+    assert not launch._worthwhile(torch.device("cuda", 0))

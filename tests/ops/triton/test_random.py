@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 import pytest
 import torch
 
-from isotherm.ops import Problem, Visibility, reference
+from isotherm.ops import Problem, Visibility, arguments, reference
 from isotherm.ops import triton as kernels
 from isotherm.stats import STATISTICS
 
@@ -87,7 +87,11 @@ def drawn(seed: int, device: str, *, plain: bool | None = None) -> Drawn:
         bias = r.choice((None, torch.randn(1, heads * groups, t, s, generator=g, device=device).to(dtype)))
         cap = r.choice((None, None, 30.0))
     first = r.choice((0, s - t))
-    seen = Visibility(torch.arange(first, first + t, device=device), s, causal, window, mask)
+    documents = None
+    if not plain and t <= s and r.random() < 0.4:
+        ids = (torch.rand(r.choice((1, b)), s, generator=g, device=device) < 0.1).cumsum(1)
+        documents = arguments._spans_by_id(ids)[..., first : first + t]
+    seen = Visibility(torch.arange(first, first + t, device=device), s, causal, window, mask, documents)
     about = f"{kind}, {dtype}, {tuple(q.shape)} × {tuple(k.shape)}, causal {causal} from {first}, window {window}"
     return Drawn(Problem(q, k, v, seen, scale, bias, cap), about)
 

@@ -45,7 +45,10 @@ def solve(problem: Problem, *, stats: bool) -> Solution:
     from isotherm.ops.triton import registration
     from isotherm.ops.triton.fields import Fields
 
-    out, lse, *fields = registration.attend_op(*_arguments(problem), stats)
+    way: Any = registration.attend_op
+    if registration.direct(problem.q, problem.k, problem.v):
+        way = registration.Attend.apply if problem.needs_gradient else registration.attend
+    out, lse, *fields = way(*_arguments(problem), stats)
     return Solution(out, lse, Fields(*fields).stats() if stats else None)
 
 
@@ -62,7 +65,8 @@ def statistics_at(problem: Problem, scales: Sequence[float], rows: Tensor | None
 
     wanted = [float(scale) for scale in scales]
     ascending = sorted(wanted)
-    measure: Any = registration.measure_op if torch.compiler.is_compiling() else registration.measure
+    straight = registration.direct(problem.q, problem.k, problem.v)
+    measure: Any = registration.measure if straight else registration.measure_op
     parts = Fields(*measure(*_arguments(problem), None if rows is None else _indices(rows), ascending)).parts()
     found = {scale: fields.stats() for scale, fields in zip(ascending, parts, strict=True)}
     return [found[scale] for scale in wanted]
@@ -82,6 +86,7 @@ def _arguments(problem: Problem) -> tuple[Any, ...]:
         visibility.window or 0,
         problem.scale,
         problem.softcap or 0.0,
+        None if visibility.documents is None else _indices(visibility.documents),
     )
 
 

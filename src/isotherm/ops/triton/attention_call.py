@@ -1,7 +1,7 @@
 """What every launcher is given, and how it describes that to a kernel: sizes, strides, precision."""
 
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -10,11 +10,11 @@ FAR = 1 << 30
 """A distance beyond any key that still fits 32 bits when it is added to a position."""
 
 
-@dataclass(frozen=True)
-class AttentionCall:
-    """One call of the kernels: q [B, Hq, T, D], k [B, Hkv, S, D], v [B, Hkv, S, Dv], positions [T], rows [R].
+class AttentionCall(NamedTuple):
+    """One call of the kernels: q [B, Hq, T, D], k [B, Hkv, S, D], v [B, Hkv, S, Dv], positions [T].
 
-    A `window` or `softcap` of 0 means none. `rows` are the queries to compute; None means all of them.
+    A `window` or `softcap` of 0 means none. `documents` int64 [2, B or 1, T] are the first key of each query's document and the
+    one after its last. `rows` [R] are the queries to compute; None means all of them.
     """
 
     q: Tensor
@@ -27,12 +27,13 @@ class AttentionCall:
     window: int
     scale: float
     softcap: float
+    documents: Tensor | None = None
     rows: Tensor | None = None
 
     @property
     def tensors(self) -> tuple[Tensor | None, ...]:
         """All tensors of the call."""
-        return self.q, self.k, self.v, self.positions, self.mask, self.bias, self.rows
+        return self.q, self.k, self.v, self.positions, self.mask, self.bias, self.documents, self.rows
 
     @property
     def numbers(self) -> tuple[float, ...]:
@@ -51,8 +52,19 @@ class AttentionCall:
 
     @property
     def plain(self) -> bool:
-        """Whether there is no mask, bias, window or soft cap."""
-        return self.mask is None and self.bias is None and self.window == 0 and self.softcap == 0
+        """Whether there is no mask, bias, window, soft cap or documents."""
+        return (
+            self.mask is None
+            and self.bias is None
+            and self.window == 0
+            and self.softcap == 0
+            and self.documents is None
+        )
+
+    @property
+    def geometry(self) -> int:
+        """What tells which keys a query sees: 0 nothing, 1 causality and window, 2 documents, too."""
+        return 2 if self.documents is not None else int(self.causal or self.window > 0)
 
     @property
     def behind(self) -> int:
@@ -102,3 +114,8 @@ def broadcast_strides(tensor: Tensor | None) -> tuple[int, int, int, int]:
         return 0, 0, 0, 0
     b, h, t, s = (0 if size == 1 else stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
     return b, h, t, s
+
+
+def document_strides(documents: Tensor | None) -> tuple[int, int]:
+    """Return the strides of documents [2, B or 1, T] from first keys to last ones, and from batch to batch."""
+    return (0, 0) if documents is None else (documents.stride(0), documents.stride(1) if documents.shape[1] > 1 else 0)

@@ -7,7 +7,14 @@ import torch
 from torch import Tensor
 
 from isotherm.ops.triton import backward_kernel, general
-from isotherm.ops.triton.attention_call import AttentionCall, broadcast_strides, ceil_div, padded_dim, precision
+from isotherm.ops.triton.attention_call import (
+    AttentionCall,
+    broadcast_strides,
+    ceil_div,
+    document_strides,
+    padded_dim,
+    precision,
+)
 
 
 class InputGradients(NamedTuple):
@@ -45,8 +52,8 @@ def cudnn_can(call: AttentionCall, d_lse: Tensor | None) -> bool:
 def by_cudnn(call: AttentionCall, output: Tensor, lse: Tensor, d_output: Tensor) -> InputGradients:
     """Call cuDNN's backward kernel with our output and lse. Grouped keys are repeated and their gradients summed."""
     k, v = (x if call.groups == 1 else x.repeat_interleave(call.groups, 1) for x in (call.k, call.v))
-    seed = torch.zeros((), dtype=torch.int64, device=call.q.device)
-    d_q, d_k, d_v = torch.ops.aten._scaled_dot_product_cudnn_attention_backward(
+    seed = torch.empty((), dtype=torch.int64, device=call.q.device)  # of dropout, which there is none of
+    d_q, d_k, d_v = torch.ops.aten._scaled_dot_product_cudnn_attention_backward.default(
         d_output, call.q, k, v, output, lse.unsqueeze(-1), seed, seed, None, None, None,
         call.q.shape[2], call.k.shape[2], 0.0, call.causal, scale=call.scale,
     )  # fmt: skip
@@ -73,14 +80,17 @@ def by_our_kernels(
     shared = d_bias is not None and tuple(d_bias.shape) != (b, h, t, s)
     tensors = (
         call.q, call.k, call.v, unused if bias is None else bias, unused if mask is None else mask.view(torch.uint8),
-        call.positions, d_output, lse, delta,
+        call.positions, call.positions if call.documents is None else call.documents, d_output, lse, delta,
     )  # fmt: skip
-    strides = (*call.q.stride(), *call.k.stride(), *call.v.stride(), *broadcast_strides(bias), *broadcast_strides(mask))
+    strides = (
+        *call.q.stride(), *call.k.stride(), *call.v.stride(), *broadcast_strides(bias), *broadcast_strides(mask),
+        *document_strides(call.documents),
+    )  # fmt: skip
     sizes = (t, s, call.q.shape[3], call.v.shape[3], h, call.groups, call.behind, call.ahead, call.scale, call.softcap)
     options = {
         "BM": tile.rows, "BN": tile.keys, "PADDED_D": padded_dim(call.q.shape[3]),
         "PADDED_DV": padded_dim(call.v.shape[3]),
-        "GEOMETRY": call.causal or call.window > 0, "MASK": mask is not None, "BIAS": bias is not None,
+        "GEOMETRY": call.geometry, "MASK": mask is not None, "BIAS": bias is not None,
         "SOFTCAP": call.softcap > 0, "SPLIT_Q": call.q.dtype != call.k.dtype, "PRECISION": precision(call),
         "num_warps": tile.warps, "num_stages": 1,
     }  # fmt: skip

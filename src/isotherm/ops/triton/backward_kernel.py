@@ -8,7 +8,7 @@ order in which programs run. Only a bias that several rows or heads share is add
 import triton
 import triton.language as tl
 
-from isotherm.ops.triton.general_kernel import load_query, logits
+from isotherm.ops.triton.general_kernel import load_query, logits, row_bounds
 from isotherm.ops.triton.shared_kernel import LOG2E
 
 
@@ -29,15 +29,30 @@ def _load_rows(q_ptr, d_out, lse_ptr, delta_ptr, q_sb, q_sh, q_st, q_sd, b, h, q
 
 
 @triton.jit
-def _visible_keys(mask_ptr, m_sb, m_sh, m_st, m_ss, b, h, query, key, column, position, row_exists, has_keys,
-                  key_exists, behind, ahead, GEOMETRY: tl.constexpr, MASK: tl.constexpr):  # fmt: skip
-    """Return bool [rows, keys]: causality, window and mask let the row see the key."""
+def _visible_keys(mask_ptr, m_sb, m_sh, m_st, m_ss, b, h, query, key, column, begin, end, row_exists, has_keys,
+                  key_exists, GEOMETRY: tl.constexpr, MASK: tl.constexpr):  # fmt: skip
+    """Return bool [rows, keys]: the bounds of the row and the mask let it see the key."""
     visible = key_exists[None, :] & row_exists[:, None] & has_keys[:, None]
     if GEOMETRY:
-        visible &= (column[None, :] >= position[:, None] - behind) & (column[None, :] <= position[:, None] + ahead)
+        visible &= (column[None, :] >= begin[:, None]) & (column[None, :] < end[:, None])
     if MASK:
         visible &= tl.load(mask_ptr + b * m_sb + h * m_sh + query * m_st + key * m_ss, mask=visible, other=0) != 0
     return visible
+
+
+@triton.jit
+def _first_row_beyond(key, queries, b, positions, documents, d_half, d_sb, keys, behind, ahead, GEOMETRY: tl.constexpr,
+                      ENDS: tl.constexpr):  # fmt: skip
+    """Return the first row that ends after `key` (ENDS), or that begins after it: bounds ascend. `queries` if none does."""
+    low, high = key * 0, key * 0 + queries
+    while low < high:
+        middle = (low + high) // 2
+        begin, end = row_bounds(middle, True, b, positions, documents, d_half, d_sb, keys, behind, ahead, GEOMETRY)
+        if (end if ENDS else begin) > key:
+            high = middle
+        else:
+            low = middle + 1
+    return low
 
 
 @triton.jit
@@ -62,9 +77,9 @@ def _logit_gradients(q, q_low, k, v, d_o, row_scale, bias, softcap, visible, lse
 
 @triton.jit(do_not_specialize=["queries", "keys", "behind", "ahead", "hq", "groups"])
 def query_gradients(
-        q_ptr, k_ptr, v_ptr, bias_ptr, mask_ptr, positions, d_out, lse_ptr, delta_ptr, d_q, d_bias,
+        q_ptr, k_ptr, v_ptr, bias_ptr, mask_ptr, positions, documents, d_out, lse_ptr, delta_ptr, d_q, d_bias,
         q_sb, q_sh, q_st, q_sd, k_sb, k_sh, k_st, k_sd, v_sb, v_sh, v_st, v_sd,
-        b_sb, b_sh, b_st, b_ss, m_sb, m_sh, m_st, m_ss, g_sb, g_sh, g_st, g_ss,
+        b_sb, b_sh, b_st, b_ss, m_sb, m_sh, m_st, m_ss, d_half, d_sb, g_sb, g_sh, g_st, g_ss,
         queries, keys, D, DV, hq, groups, behind, ahead, scale, softcap,
         BM: tl.constexpr, BN: tl.constexpr, PADDED_D: tl.constexpr, PADDED_DV: tl.constexpr, GEOMETRY: tl.constexpr,
         MASK: tl.constexpr, BIAS: tl.constexpr, SOFTCAP: tl.constexpr, SPLIT_Q: tl.constexpr, D_BIAS: tl.constexpr,
@@ -78,7 +93,7 @@ def query_gradients(
     row = block * BM + tl.arange(0, BM)
     row_exists = row < queries
     at = head.to(tl.int64) * queries + row
-    position = tl.load(positions + row, mask=row_exists, other=0).to(tl.int32)
+    begin, end = row_bounds(row, row_exists, b, positions, documents, d_half, d_sb, keys, behind, ahead, GEOMETRY)
     dims, dims_v, columns = tl.arange(0, PADDED_D), tl.arange(0, PADDED_DV), tl.arange(0, BN)
     query = row.to(tl.int64)[:, None]
     q, q_low, d_o, row_scale, lse, has_keys, delta = _load_rows(
@@ -90,10 +105,8 @@ def query_gradients(
     v_offsets = dims_v[:, None] * v_sd + columns[None, :] * v_st  # [dv, keys]
     first_key, last_key = tl.program_id(0) * 0, keys
     if GEOMETRY:
-        lowest = tl.min(tl.where(row_exists, position, 2147483647), 0)
-        highest = tl.max(tl.where(row_exists, position, -2147483648), 0)
-        first_key = tl.maximum(lowest - behind, 0) // BN * BN
-        last_key = tl.minimum(highest + ahead + 1, keys)
+        first_key = tl.min(tl.where(row_exists, begin, 2147483647), 0) // BN * BN
+        last_key = tl.max(tl.where(row_exists, end, 0), 0)
     grad_q = tl.zeros([BM, PADDED_D], tl.float32)  # [rows, d]
     k_base += first_key.to(tl.int64) * k_st
     v_base += first_key.to(tl.int64) * v_st
@@ -103,8 +116,8 @@ def query_gradients(
         key = column[None, :].to(tl.int64)
         k = tl.load(k_base + k_offsets, mask=key_exists[None, :] & (dims < D)[:, None], other=0.0)  # [d, keys]
         v = tl.load(v_base + v_offsets, mask=key_exists[None, :] & (dims_v < DV)[:, None], other=0.0)  # [dv, keys]
-        visible = _visible_keys(mask_ptr, m_sb, m_sh, m_st, m_ss, b, h, query, key, column, position, row_exists, has_keys,
-                                key_exists, behind, ahead, GEOMETRY, MASK)  # fmt: skip
+        visible = _visible_keys(mask_ptr, m_sb, m_sh, m_st, m_ss, b, h, query, key, column, begin, end, row_exists, has_keys,
+                                key_exists, GEOMETRY, MASK)  # fmt: skip
         bias = 0.0
         if BIAS:
             bias_at = bias_ptr + b * b_sb + h * b_sh + query * b_st + key * b_ss  # [rows, keys]
@@ -126,9 +139,9 @@ def query_gradients(
 
 @triton.jit(do_not_specialize=["queries", "keys", "behind", "ahead", "hq", "groups"])
 def key_gradients(
-        q_ptr, k_ptr, v_ptr, bias_ptr, mask_ptr, positions, d_out, lse_ptr, delta_ptr, d_k, d_v,
+        q_ptr, k_ptr, v_ptr, bias_ptr, mask_ptr, positions, documents, d_out, lse_ptr, delta_ptr, d_k, d_v,
         q_sb, q_sh, q_st, q_sd, k_sb, k_sh, k_st, k_sd, v_sb, v_sh, v_st, v_sd,
-        b_sb, b_sh, b_st, b_ss, m_sb, m_sh, m_st, m_ss,
+        b_sb, b_sh, b_st, b_ss, m_sb, m_sh, m_st, m_ss, d_half, d_sb,
         queries, keys, D, DV, hq, groups, behind, ahead, scale, softcap,
         BM: tl.constexpr, BN: tl.constexpr, PADDED_D: tl.constexpr, PADDED_DV: tl.constexpr, GEOMETRY: tl.constexpr,
         MASK: tl.constexpr, BIAS: tl.constexpr, SOFTCAP: tl.constexpr, SPLIT_Q: tl.constexpr,
@@ -149,38 +162,38 @@ def key_gradients(
     v = tl.load(v_ptr + b * v_sb + hk * v_sh + dims_v[:, None] * v_sd + key * v_st, mask=there, other=0.0)
     grad_k = tl.zeros([BN, PADDED_D], tl.float32)  # [keys, d]
     grad_v = tl.zeros([BN, PADDED_DV], tl.float32)  # [keys, dv]
-    first_key, last_key = block * BN, tl.minimum(block * BN + BN, keys) - 1
-    row_blocks = tl.cdiv(queries, BM)
+    first_block, last_block = block * 0, tl.cdiv(queries, BM)
+    if GEOMETRY:  # bounds ascend, so the rows that see one of these keys follow each other
+        first_row = _first_row_beyond(block * BN, queries, b, positions, documents, d_half, d_sb, keys, behind, ahead,
+                                      GEOMETRY, True)  # fmt: skip
+        last_row = _first_row_beyond(block * BN + BN - 1, queries, b, positions, documents, d_half, d_sb, keys, behind,
+                                     ahead, GEOMETRY, False)  # fmt: skip
+        first_block, last_block = first_row // BM, tl.cdiv(last_row, BM)
+    row_blocks = tl.maximum(last_block - first_block, 0)
     for index in range(groups * row_blocks):
         h = hk * groups + index // row_blocks
-        row = index % row_blocks * BM + rows
+        row = (first_block + index % row_blocks) * BM + rows
         row_exists = row < queries
-        position = tl.load(positions + row, mask=row_exists, other=0).to(tl.int32)
-        wanted = True
-        if GEOMETRY:
-            highest = tl.max(tl.where(row_exists, position, -2147483648), 0)
-            lowest = tl.min(tl.where(row_exists, position, 2147483647), 0)
-            wanted = (highest + ahead >= first_key) & (lowest - behind <= last_key)
-        if wanted:
-            at = (b * hq + h) * queries + row
-            query = row.to(tl.int64)[:, None]
-            q, q_low, d_o, row_scale, lse, has_keys, delta = _load_rows(
-                q_ptr, d_out, lse_ptr, delta_ptr, q_sb, q_sh, q_st, q_sd, b, h, query, row_exists, at, dims, dims_v, D, DV,
-                scale, K_DTYPE, SPLIT_Q,
-            )  # fmt: skip
-            visible = _visible_keys(mask_ptr, m_sb, m_sh, m_st, m_ss, b, h, query, key, column, position, row_exists, has_keys,
-                                    key_exists, behind, ahead, GEOMETRY, MASK)  # fmt: skip
-            bias = 0.0
-            if BIAS:
-                bias_at = bias_ptr + b * b_sb + h * b_sh + query * b_st + key * b_ss  # [rows, keys]
-                bias = tl.load(bias_at, mask=visible, other=0.0).to(tl.float32)
-            p, _, d_qk = _logit_gradients(q, q_low, k, v, d_o, row_scale, bias, softcap, visible, lse, delta,
-                                          SPLIT_Q, BIAS, SOFTCAP, PRECISION)  # fmt: skip
-            grad_v = tl.dot(tl.trans(p.to(K_DTYPE)), d_o, grad_v, input_precision=PRECISION)
-            d_kq = tl.trans((d_qk * row_scale[:, None]).to(K_DTYPE))  # [keys, rows]
-            grad_k = tl.dot(d_kq, q, grad_k, input_precision=PRECISION)
-            if SPLIT_Q:
-                grad_k = tl.dot(d_kq, q_low, grad_k, input_precision=PRECISION)
+        begin, end = row_bounds(row, row_exists, b, positions, documents, d_half, d_sb, keys, behind, ahead, GEOMETRY)
+        at = (b * hq + h) * queries + row
+        query = row.to(tl.int64)[:, None]
+        q, q_low, d_o, row_scale, lse, has_keys, delta = _load_rows(
+            q_ptr, d_out, lse_ptr, delta_ptr, q_sb, q_sh, q_st, q_sd, b, h, query, row_exists, at, dims, dims_v, D, DV,
+            scale, K_DTYPE, SPLIT_Q,
+        )  # fmt: skip
+        visible = _visible_keys(mask_ptr, m_sb, m_sh, m_st, m_ss, b, h, query, key, column, begin, end, row_exists, has_keys,
+                                key_exists, GEOMETRY, MASK)  # fmt: skip
+        bias = 0.0
+        if BIAS:
+            bias_at = bias_ptr + b * b_sb + h * b_sh + query * b_st + key * b_ss  # [rows, keys]
+            bias = tl.load(bias_at, mask=visible, other=0.0).to(tl.float32)
+        p, _, d_qk = _logit_gradients(q, q_low, k, v, d_o, row_scale, bias, softcap, visible, lse, delta,
+                                      SPLIT_Q, BIAS, SOFTCAP, PRECISION)  # fmt: skip
+        grad_v = tl.dot(tl.trans(p.to(K_DTYPE)), d_o, grad_v, input_precision=PRECISION)
+        d_kq = tl.trans((d_qk * row_scale[:, None]).to(K_DTYPE))  # [keys, rows]
+        grad_k = tl.dot(d_kq, q, grad_k, input_precision=PRECISION)
+        if SPLIT_Q:
+            grad_k = tl.dot(d_kq, q_low, grad_k, input_precision=PRECISION)
     at = head.to(tl.int64) * keys + column
     tl.store(d_k + at[:, None] * D + dims[None, :], grad_k.to(d_k.dtype.element_ty),
              mask=key_exists[:, None] & (dims < D)[None, :])  # fmt: skip

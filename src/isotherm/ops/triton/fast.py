@@ -18,7 +18,7 @@ from isotherm.ops.triton import (
     general,
     key_splits,
 )
-from isotherm.ops.triton.attention_call import AttentionCall, ceil_div
+from isotherm.ops.triton.attention_call import AttentionCall, ceil_div, power_of_2
 from isotherm.ops.triton.fields import Fields
 from isotherm.ops.triton.launch import launch, remembered
 
@@ -62,8 +62,18 @@ class Tuning(NamedTuple):
 
 
 OUTPUT = {
-    False: {32: Tuning(64, 128, 2, 4, 168), 64: Tuning(64, 128, 2, 4, 168, 64), 128: Tuning(64, 64, 3, 4, 168)},
-    True: {32: Tuning(64, 64, 2, 4, 128), 64: Tuning(64, 64, 2, 4, 128, 16), 128: Tuning(64, 64, 3, 4, 168)},
+    False: {
+        32: Tuning(64, 128, 2, 4, 168),
+        64: Tuning(64, 128, 2, 4, 168, 64),
+        128: Tuning(64, 64, 3, 4, 168),
+        256: Tuning(128, 64, 2, 8),
+    },
+    True: {
+        32: Tuning(64, 64, 2, 4, 128),
+        64: Tuning(64, 64, 2, 4, 128, 16),
+        128: Tuning(64, 64, 3, 4, 168),
+        256: Tuning(128, 64, 2, 8),
+    },
 }
 """By causality, then by head dimension: with output; below, statistics alone."""
 STATISTICS = {
@@ -71,13 +81,24 @@ STATISTICS = {
         32: Tuning(64, 128, 2, 4, 128, 32),
         64: Tuning(64, 128, 2, 4, 128, 32),
         128: Tuning(128, 128, 2, 8, 128, 32),
+        256: Tuning(128, 64, 2, 8),
     },
-    True: {32: Tuning(64, 128, 2, 4, 128), 64: Tuning(64, 128, 2, 4, 128), 128: Tuning(64, 64, 2, 4, 112, 16)},
+    True: {
+        32: Tuning(64, 128, 2, 4, 128),
+        64: Tuning(64, 128, 2, 4, 128),
+        128: Tuning(64, 64, 2, 4, 112, 16),
+        256: Tuning(128, 64, 2, 8),
+    },
 }
-SAMPLED = {32: Tuning(64, 64, 3, 4, 128), 64: Tuning(64, 64, 3, 4, 128), 128: Tuning(64, 128, 2, 4, 168)}
+SAMPLED = {
+    32: Tuning(64, 64, 3, 4, 128),
+    64: Tuning(64, 64, 3, 4, 128),
+    128: Tuning(64, 128, 2, 4, 168),
+    256: Tuning(64, 64, 2, 4),
+}
 """For sampled rows, by head dimension."""
-RECOMPUTE = {False: Tuning(64, 64, 2, 4, 128), True: Tuning(64, 64, 2, 4, 168)}
-"""For marked rows, by whether there is an output."""
+RECOMPUTE, RECOMPUTE_WIDE = {False: Tuning(64, 64, 2, 4, 128), True: Tuning(64, 64, 2, 4, 168)}, Tuning(64, 32, 2, 8)
+"""For marked rows, by whether there is an output; the second if a head dimension is above 128."""
 SPAN, TURNS = 512, 4
 """Rows that one program searches for marked ones, and programs that take turns in computing those."""
 
@@ -99,8 +120,7 @@ def can(call: AttentionCall) -> bool:
     return (
         call.plain
         and LEAST_SCALE <= abs(call.scale) <= 1 / LEAST_SCALE
-        and d in SAMPLED
-        and call.v.shape[3] == d
+        and max(width(d), width(call.v.shape[3])) in SAMPLED
         and call.q.dtype in LARGEST_WEIGHT
         and call.q.dtype is call.k.dtype
         and min(call.q.shape[2], call.k.shape[2]) >= 16
@@ -114,6 +134,11 @@ def _bulk_copyable(x: Tensor) -> bool:
     """Return whether rows have no gaps and everything lies at multiples of 16 bytes, as the bulk copy requires."""
     step = 16 // x.element_size()
     return x.stride(3) == 1 and x.data_ptr() % 16 == 0 and all(stride % step == 0 for stride in x.stride()[:3])
+
+
+def width(dims: int) -> int:
+    """Return the head dimension of a tile: a power of two. The bulk copy fills it up with zeros."""
+    return max(32, power_of_2(dims))
 
 
 def run_fast_or_general(call: AttentionCall, *, output: tuple[Tensor, Tensor] | None, fields: Fields | None) -> None:
@@ -131,7 +156,8 @@ def run_fast_or_general(call: AttentionCall, *, output: tuple[Tensor, Tensor] | 
 
 def run(call: AttentionCall, *, output: tuple[Tensor, Tensor] | None, fields: Fields) -> None:
     """Fill output = (out, lse) and fields: key sums, fast pass, finish, recompute, merge."""
-    (b, h, t), d, s = call.shape, call.q.shape[3], call.k.shape[2]
+    (b, h, t), s = call.shape, call.k.shape[2]
+    d = width(call.q.shape[3]) if output is None else max(width(call.q.shape[3]), width(call.v.shape[3]))
     every_row = (OUTPUT if output is not None else STATISTICS)[call.causal]
     tuning = (every_row if call.rows is None else SAMPLED)[d]
     if output is not None:
@@ -144,7 +170,7 @@ def run(call: AttentionCall, *, output: tuple[Tensor, Tensor] | None, fields: Fi
     raw, overlap = into.values.view(torch.float32), overlaps(call)
     wants_sums = cut.parts == 1 and key_sums_pay(call, output=output is not None)
     sums = sum_keys(call, raw) if wants_sums else no_key_sums(call)
-    if output is not None and d == 128 and uses_persistent_kernel(call):
+    if output is not None and width(call.q.shape[3]) == width(call.v.shape[3]) == 128 and uses_persistent_kernel(call):
         _launch_hopper(call, output[0], raw, sums, exp2_scale)
     else:
         _launch_fast_pass(call, None if output is None else output[0], raw, sums, exp2_scale, tuning, cut)
@@ -171,7 +197,7 @@ def _launch_hopper(call: AttentionCall, out: Tensor, raw: Tensor, sums: "KeySums
         _gluon_tiles(call.q, 64), _gluon_tiles(call.k, 128), _gluon_tiles(call.v, 128), _gluon_tiles(sums.scatter, 128),
         _gluon_tiles(out, 64), call.k, *call.k.stride()[:2], raw, call.positions, sums.means,
         t, s, blocks, b * h, h, call.groups, exp2_scale, b * h * t, sums.chunk, sums.stored,
-        CAUSAL=call.causal, KEY_SUMS=sums.chunk > 0, num_warps=4, launch_pdl=sums.chunk > 0,
+        CAUSAL=call.causal, KEY_SUMS=sums.chunk > 0, WIDTH=call.k.shape[3], num_warps=4, launch_pdl=sums.chunk > 0,
     )  # fmt: skip
 
 
@@ -194,8 +220,9 @@ def _launch_fast_pass(
         fast_kernel.fast_pass, grid(call, blocks * cut.parts),
         q, k, tiles(call.k, edge), v, o, call.q, call.positions if call.rows is None else call.rows, *call.q.stride()[:3],
         raw, call.positions, sums.scatter, sums.means, t, s, blocks, b * h, h, call.groups, exp2_scale, b * h * t,
-        ceil_div(cut.keys, tuning.keys), sums.chunk, sums.stored, D=call.q.shape[3], BM=tuning.rows, BN=tuning.keys,
-        EDGE=edge, PIECE=tuning.piece or tuning.keys, STAGES=tuning.stages, CAUSAL=call.causal, OUTPUT=out is not None,
+        ceil_div(cut.keys, tuning.keys), sums.chunk, sums.stored, WIDTH=call.q.shape[3], D=width(call.q.shape[3]),
+        DV=32 if out is None else width(out.shape[3]), BM=tuning.rows, BN=tuning.keys, EDGE=edge,
+        PIECE=tuning.piece or tuning.keys, STAGES=tuning.stages, CAUSAL=call.causal, OUTPUT=out is not None,
         SAMPLED=call.rows is not None, SPLIT=cut.parts > 1, KEY_SUMS=sums.chunk > 0, OVERLAP=overlap,
         num_warps=tuning.warps, maxnreg=tuning.registers, launch_pdl=overlap and sums.chunk > 0,
     )  # fmt: skip
@@ -210,15 +237,18 @@ def recompute_marked(
     fields: Fields,
 ) -> None:
     """Compute the marked rows of each split again, over what is stored for them."""
-    (b, h, t), overlap, tile = call.shape, overlaps(call), RECOMPUTE[output is not None]
+    (b, h, t), overlap = call.shape, overlaps(call)
     out, lse = (call.q, call.q) if output is None else output
+    wide = max(call.q.shape[3], out.shape[3]) > 128
+    tile = RECOMPUTE_WIDE if wide else RECOMPUTE[output is not None]
     launch(
         fast_recompute_kernel.recompute, (ceil_div(t, SPAN) * b * h, TURNS, cut.parts),
         call.q, tiles(call.k, tile.keys), tiles(call.k if output is None else call.v, tile.keys),
         call.positions if call.rows is None else call.rows, call.positions, marks,
-        *fields.tensors, out, lse, *call.q.stride()[:3],
+        *fields.tensors, out, lse, *call.q.stride()[:3], *out.stride()[:3],
         t, call.k.shape[2], h, call.groups, *log2_units(call.scale), b * h * t, cut.keys,
-        D=call.q.shape[3], BM=tile.rows, BN=tile.keys, SPAN=SPAN, CAUSAL=call.causal, OUTPUT=output is not None,
+        WIDTH=call.q.shape[3], WIDTH_V=out.shape[3], D=width(call.q.shape[3]), DV=width(out.shape[3]), BM=tile.rows,
+        BN=tile.keys, SPAN=SPAN, CAUSAL=call.causal, OUTPUT=output is not None,
         SAMPLED=call.rows is not None, OVERLAP=overlap, num_warps=tile.warps, num_stages=tile.stages,
         maxnreg=tile.registers, launch_pdl=overlap,
     )  # fmt: skip
@@ -277,7 +307,8 @@ def key_sums_pay(call: AttentionCall, *, output: bool) -> bool:
 def sum_keys(call: AttentionCall, scratch: Tensor) -> KeySums:
     """Sum the keys, if the call allows it. The sums of each chunk lie in `scratch`, which is overwritten later."""
     (b, hkv, s, d), k = call.k.shape, call.k
-    if 2 * call.q.shape[2] < s or call.rows is not None or k.dtype not in KEY_SUM_DTYPES:
+    d = width(d)
+    if 2 * call.q.shape[2] < s or call.rows is not None or k.dtype not in KEY_SUM_DTYPES or d > 128:
         return no_key_sums(call)
     most = KEY_SUM_BYTES // (b * hkv * (4 * d + 8) * d) if call.causal else ceil_div(KEY_SUM_PROGRAMS, b * hkv)
     chunks = min(most, s // LEAST_KEYS, scratch.numel() // (b * hkv * d * d))
@@ -321,20 +352,20 @@ def log2_units(scale: float) -> tuple[float, float, float]:
 
 def tiles(x: Tensor, rows: int) -> TensorDescriptor:
     """Describe a [B, H, T, D] tensor that is copied `rows` rows of a head at a time."""
-    return TensorDescriptor(x, list(x.shape), list(x.stride()), [1, 1, rows, x.shape[3]])
+    return TensorDescriptor(x, list(x.shape), list(x.stride()), [1, 1, rows, width(x.shape[3])])
 
 
 def _gluon_tiles(x: Tensor, rows: int) -> Any:
     """Do the same for Gluon, which also needs the layout of a tile in shared memory."""
     from triton.experimental.gluon.nvidia.hopper import TensorDescriptor as GluonDescriptor
 
-    layout = _shared_layout(rows, x.shape[3], x.dtype)
-    return GluonDescriptor(x, list(x.shape), list(x.stride()), [1, 1, rows, x.shape[3]], layout)
+    layout = _shared_layout(rows, width(x.shape[3]), x.dtype)
+    return GluonDescriptor(x, list(x.shape), list(x.stride()), [1, 1, rows, width(x.shape[3])], layout)
 
 
 @cache
-def _shared_layout(rows: int, width: int, dtype: torch.dtype) -> Any:
+def _shared_layout(rows: int, dims: int, dtype: torch.dtype) -> Any:
     from triton.experimental.gluon import language as gl
 
     element = gl.bfloat16 if dtype is torch.bfloat16 else gl.float16
-    return gl.NVMMASharedLayout.get_default_for([1, 1, rows, width], element)
+    return gl.NVMMASharedLayout.get_default_for([1, 1, rows, dims], element)

@@ -167,7 +167,8 @@ def _fetch_tiles(q_desc, k_desc, v_desc, scatter_desc, q_smem, k_smem, v_smem, q
 @gluon.jit
 def _compute_rows(WARPGROUP: gl.constexpr, out_desc, q_smem, k_smem, v_smem, q_full, q_empty, k_full, k_empty, v_full,
                   v_empty, turns, k_ptr, k_sb, k_sh, raw, positions, key_means, queries, keys, blocks, heads, hq, groups,
-                  exp2_scale, total_rows, chunk, stored, CAUSAL: gl.constexpr, KEY_SUMS: gl.constexpr):  # fmt: skip
+                  exp2_scale, total_rows, chunk, stored, CAUSAL: gl.constexpr, KEY_SUMS: gl.constexpr,
+                  WIDTH: gl.constexpr):  # fmt: skip
     """Compute 64 rows of every block of this program: the work of one warpgroup, 0 or 1."""
     DTYPE: gl.constexpr = k_smem.dtype
     S_LAYOUT: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, BN, 16])
@@ -242,7 +243,7 @@ def _compute_rows(WARPGROUP: gl.constexpr, out_desc, q_smem, k_smem, v_smem, q_f
         k_slot, k_phase = _next_slot(k_slot, k_phase)
         b, h = head // hq, head % hq
         sum_w = gl.convert_layout(gl.sum(sum_w, 1), ROW)  # [rows]
-        first_qk = _first_qk(q, k_ptr, k_sb, k_sh, b, h // groups, ROW)
+        first_qk = _first_qk(q, k_ptr, k_sb, k_sh, b, h // groups, ROW, WIDTH)
         zero = gl.zeros([64], gl.float32, ROW)
         chunk_mean, chunk_error, chunk_m2 = zero, zero, zero
         if KEY_SUMS:
@@ -295,11 +296,12 @@ def _store_raw(raw_at, field_stride, i: gl.constexpr, value, row_exists, ROW: gl
 
 
 @gluon.jit
-def _first_qk(q, k_ptr, k_sb, k_sh, b, hk, ROW: gl.constexpr):
+def _first_qk(q, k_ptr, k_sb, k_sh, b, hk, ROW: gl.constexpr, WIDTH: gl.constexpr):
     """Return q·k of the first key [rows]."""
     FLAT: gl.constexpr = gl.BlockedLayout([1, 8], [2, 16], [4, 1], [1, 0])
     dims = gl.arange(0, D, gl.SliceLayout(0, FLAT))
-    first = gl.load(k_ptr + b.to(gl.int64) * k_sb + hk.to(gl.int64) * k_sh + dims).to(gl.float32)
+    first_at = k_ptr + b.to(gl.int64) * k_sb + hk.to(gl.int64) * k_sh + dims
+    first = gl.load(first_at, mask=dims < WIDTH, other=0.0).to(gl.float32)
     return gl.convert_layout(gl.sum(q.load(FLAT).to(gl.float32) * first[None, :], 1), ROW)
 
 
@@ -307,7 +309,7 @@ def _first_qk(q, k_ptr, k_sb, k_sh, b, hk, ROW: gl.constexpr):
                               "stored"])  # fmt: skip
 def hopper(q_desc, k_desc, v_desc, scatter_desc, out_desc, k_ptr, k_sb, k_sh, raw, positions, key_means, queries, keys,
            blocks, heads, hq, groups, exp2_scale, total_rows, chunk, stored, CAUSAL: gl.constexpr,
-           KEY_SUMS: gl.constexpr):  # fmt: skip
+           KEY_SUMS: gl.constexpr, WIDTH: gl.constexpr):  # fmt: skip
     """Compute all blocks of 128 rows, shared out among the programs, and store their raw sums for `fast_finish_kernel`."""
     total_rows = gl.to_tensor(total_rows).to(gl.int64)
     q_smem = gl.allocate_shared_memory(q_desc.dtype, [4, 1, 1, 64, D], q_desc.layout)
@@ -334,11 +336,11 @@ def hopper(q_desc, k_desc, v_desc, scatter_desc, out_desc, k_ptr, k_sb, k_sh, ra
         (_compute_rows, (
             gl.constexpr(0), out_desc, q_smem, k_smem, v_smem, q_full, q_empty, k_full, k_empty, v_full, v_empty, turns,
             k_ptr, k_sb, k_sh, raw, positions, key_means, queries, keys, blocks, heads, hq, groups, exp2_scale, total_rows,
-            chunk, stored, CAUSAL, KEY_SUMS)),
+            chunk, stored, CAUSAL, KEY_SUMS, WIDTH)),
         (_compute_rows, (
             gl.constexpr(1), out_desc, q_smem, k_smem, v_smem, q_full, q_empty, k_full, k_empty, v_full, v_empty, turns,
             k_ptr, k_sb, k_sh, raw, positions, key_means, queries, keys, blocks, heads, hq, groups, exp2_scale, total_rows,
-            chunk, stored, CAUSAL, KEY_SUMS)),
+            chunk, stored, CAUSAL, KEY_SUMS, WIDTH)),
         (_fetch_tiles, (
             q_desc, k_desc, v_desc, scatter_desc, q_smem, k_smem, v_smem, q_full, q_empty, k_full, k_empty, v_full, v_empty,
             positions, queries, keys, blocks, heads, hq, groups, chunk, stored, CAUSAL, KEY_SUMS)),

@@ -76,8 +76,8 @@ def _add_tile(s, column, last_key, exp2_scale, reference, sums, BM: tl.constexpr
 
 @triton.jit
 def _add_tiles(q, k_desc, v_desc, b, hk, begin, end, first_tile, last_key, exp2_scale, state, D: tl.constexpr,
-               BM: tl.constexpr, BN: tl.constexpr, PIECE: tl.constexpr, STAGES: tl.constexpr, MASKED: tl.constexpr,
-               MOMENTS: tl.constexpr, OUTPUT: tl.constexpr):  # fmt: skip
+               DV: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, PIECE: tl.constexpr, STAGES: tl.constexpr,
+               MASKED: tl.constexpr, MOMENTS: tl.constexpr, OUTPUT: tl.constexpr):  # fmt: skip
     """Add the tiles `begin` to `end` of BN keys to the state. `first_tile` of a row determines the reference."""
     reference, first_qk, sums, o = state
     for i in tl.range(begin, end, num_stages=STAGES):
@@ -86,8 +86,8 @@ def _add_tiles(q, k_desc, v_desc, b, hk, begin, end, first_tile, last_key, exp2_
             reference, first_qk = _reference_of(s, first_tile * BN, last_key, exp2_scale, BM, BN)
         w, sums = _add_tile(s, i * BN, last_key, exp2_scale, reference, sums, BM, BN, PIECE, MASKED, MOMENTS)
         if OUTPUT:
-            v = v_desc.load([b, hk, i * BN, 0]).reshape(BN, D)  # [keys, d]
-            o = tl.dot(w.to(v.dtype), v, o)  # [rows, d]
+            v = v_desc.load([b, hk, i * BN, 0]).reshape(BN, DV)  # [keys, dv]
+            o = tl.dot(w.to(v.dtype), v, o)  # [rows, dv]
     return reference, first_qk, sums, o
 
 
@@ -162,10 +162,14 @@ def _store_8(raw, field_stride, a, b, c, d, e, f, g, h, row_exists):
 def fast_pass(q_desc, k_desc, edge_desc, v_desc, out_desc, q_ptr, rows_ptr, q_sb, q_sh, q_st,
               raw, positions, scatter, key_means, queries, keys, blocks, heads, hq, groups,
               exp2_scale, total_rows, split_tiles, chunk, stored,
-              D: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, EDGE: tl.constexpr, PIECE: tl.constexpr,
+              WIDTH: tl.constexpr, D: tl.constexpr, DV: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr,
+              EDGE: tl.constexpr, PIECE: tl.constexpr,
               STAGES: tl.constexpr, CAUSAL: tl.constexpr, OUTPUT: tl.constexpr, SAMPLED: tl.constexpr,
               SPLIT: tl.constexpr, KEY_SUMS: tl.constexpr, OVERLAP: tl.constexpr):  # fmt: skip
-    """Compute BM rows of one head over the keys of one split, and store their raw sums for `fast_finish_kernel`."""
+    """Compute BM rows of one head over the keys of one split, and store their raw sums for `fast_finish_kernel`.
+
+    D and DV are powers of two: the bulk copy fills a tile with zeros beyond the tensor's own WIDTH, and leaves them out again.
+    """
     if OVERLAP:
         gdc_launch_dependents()
     head, block = block_of_program(CAUSAL)
@@ -207,11 +211,11 @@ def fast_pass(q_desc, k_desc, edge_desc, v_desc, out_desc, q_ptr, rows_ptr, q_sb
             _store_2(raw + 8 * field_stride, no_key, zero, row_exists)
             return
     max_w_bits, z = tl.zeros([BM, LANES], tl.int32), tl.zeros([BM, LANES], tl.float32)
-    state = zero, zero, (max_w_bits, z, z, z, z, z), tl.zeros([BM, D], tl.float32)
+    state = zero, zero, (max_w_bits, z, z, z, z, z), tl.zeros([BM, DV], tl.float32)
     if SAMPLED:
         dims = tl.arange(0, D)
         q_at = q_ptr + b.to(tl.int64) * q_sb + h.to(tl.int64) * q_sh + query[:, None] * q_st + dims[None, :]
-        q = tl.load(q_at)  # [rows, d]
+        q = tl.load(q_at, mask=(dims < WIDTH)[None, :], other=0.0) if WIDTH < D else tl.load(q_at)  # [rows, d]
     else:
         q = q_desc.load([b, h, block * BM, 0]).reshape(BM, D)  # [rows, d]
     # Tiles in whole chunks come first: the key sums give their moments. Then the other full tiles, then the edge tiles.
@@ -219,18 +223,18 @@ def fast_pass(q_desc, k_desc, edge_desc, v_desc, out_desc, q_ptr, rows_ptr, q_sb
     if KEY_SUMS:
         summed_tiles = full_tiles * BN // chunk * (chunk // BN)
         state = _add_tiles(q, k_desc, v_desc, b, hk, first_tile, summed_tiles, first_tile, last_key, exp2_scale, state,
-                           D, BM, BN, PIECE, STAGES, False, False, OUTPUT)  # fmt: skip
+                           D, DV, BM, BN, PIECE, STAGES, False, False, OUTPUT)  # fmt: skip
     state = _add_tiles(q, k_desc, v_desc, b, hk, summed_tiles, full_tiles, first_tile, last_key, exp2_scale, state,
-                       D, BM, BN, PIECE, STAGES, False, True, OUTPUT)  # fmt: skip
+                       D, DV, BM, BN, PIECE, STAGES, False, True, OUTPUT)  # fmt: skip
     state = _add_tiles(q, edge_desc, v_desc, b, hk, full_tiles * FINER, edge_end, first_tile * FINER, last_key,
-                       exp2_scale, state, D, BM, EDGE, PIECE, STAGES, True, True, OUTPUT)  # fmt: skip
+                       exp2_scale, state, D, DV, BM, EDGE, PIECE, STAGES, True, True, OUTPUT)  # fmt: skip
     reference, first_qk, sums, o = state
     max_w_bits, sum_w, sum_w2, sum_wt, sum_t, sum_t2 = sums
 
     sum_w = tl.sum(sum_w, 1)  # [rows]
     if OUTPUT:
         o = o * (1.0 / tl.where(sum_w > 0, sum_w, 1.0))[:, None]
-        out_desc.store([b, h, block * BM, 0], o.to(q.dtype).reshape(1, 1, BM, D))
+        out_desc.store([b, h, block * BM, 0], o.to(q.dtype).reshape(1, 1, BM, DV))
     # From here on `last_key` counts from the first key of this split.
     last_key = tl.minimum(last_key, (first_tile + split_tiles) * BN - 1) - first_tile * BN
     if KEY_SUMS and OVERLAP:

@@ -72,9 +72,10 @@ def _add_tile(qk, column, last_key, sign, exp2_scale, peak, centre, sums, BM: tl
 
 @triton.jit(do_not_specialize=["queries", "keys", "hq", "groups", "total_rows", "split_keys"])
 def recompute(q_ptr, k_desc, v_desc, rows_ptr, positions, marks, fields, first_key, broken, out_ptr, lse_ptr,
-              q_sb, q_sh, q_st, queries, keys, hq, groups, exp2_scale, ln2_high, ln2_low, total_rows, split_keys,
-              D: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, SPAN: tl.constexpr, CAUSAL: tl.constexpr,
-              OUTPUT: tl.constexpr, SAMPLED: tl.constexpr, OVERLAP: tl.constexpr):  # fmt: skip
+              q_sb, q_sh, q_st, o_sb, o_sh, o_st, queries, keys, hq, groups, exp2_scale, ln2_high, ln2_low, total_rows,
+              split_keys, WIDTH: tl.constexpr, WIDTH_V: tl.constexpr, D: tl.constexpr, DV: tl.constexpr, BM: tl.constexpr,
+              BN: tl.constexpr, SPAN: tl.constexpr, CAUSAL: tl.constexpr, OUTPUT: tl.constexpr, SAMPLED: tl.constexpr,
+              OVERLAP: tl.constexpr):  # fmt: skip
     """Compute the marked rows among SPAN rows of a head. Programs along axis 1 take turns; axis 2 is the split."""
     if OVERLAP:
         gdc_wait()
@@ -91,7 +92,7 @@ def recompute(q_ptr, k_desc, v_desc, rows_ptr, positions, marks, fields, first_k
     total_marked = tl.max(marked_so_far, 0)
     b, h, hk = batch_and_heads(head, hq, groups)
     begin = tl.program_id(2) * split_keys
-    dims = tl.arange(0, D)
+    dims, dims_v = tl.arange(0, D), tl.arange(0, DV)
     ln2 = tl.full([BM], 0.0, tl.float64) + ln2_high + ln2_low
     sign = tl.where(exp2_scale > 0, 1.0, -1.0)
     exp2_scale, scale = exp2_scale * sign, ln2 * exp2_scale * sign
@@ -111,7 +112,7 @@ def recompute(q_ptr, k_desc, v_desc, rows_ptr, positions, marks, fields, first_k
         full_tiles = begin // BN + tl.maximum(tl.min(last_key, 0) + 1 - begin, 0) // BN
         tiles = (tl.max(last_key, 0) + BN) // BN
         q_at = q_ptr + b.to(tl.int64) * q_sb + h.to(tl.int64) * q_sh + query[:, None] * q_st
-        q = tl.load(q_at + dims[None, :])  # [rows, d]
+        q = tl.load(q_at + dims[None, :], mask=(dims < WIDTH)[None, :], other=0.0)  # [rows, d]
         z = tl.zeros([BM, LANES], tl.float32)
         first_qk, max_qk, sum_qk = tl.zeros([BM], tl.float32), z + float("-inf"), z
         # First pass. Part 0: tiles that every row sees in full. Part 1: the others.
@@ -126,7 +127,7 @@ def recompute(q_ptr, k_desc, v_desc, rows_ptr, positions, marks, fields, first_k
         peak, centre = tl.max(max_qk, 1), tl.sum(sum_qk, 1) / tl.maximum(count, 1).to(tl.float32)  # [rows]
         # Second pass.
         max_t, rest_w, rest_w2, rest_wt, sum_u, sum_u2 = z + HIDDEN, z, z, z, z, z  # [rows, 8]
-        o = tl.zeros([BM, D], tl.float32)
+        o = tl.zeros([BM, DV], tl.float32)
         for part in tl.static_range(2):
             for i in range(begin // BN if part == 0 else full_tiles, full_tiles if part == 0 else tiles):
                 qk = tl.dot(q, k_desc.load([b, hk, i * BN, 0]).reshape(BN, D).T)  # [rows, keys]
@@ -138,7 +139,7 @@ def recompute(q_ptr, k_desc, v_desc, rows_ptr, positions, marks, fields, first_k
                 if OUTPUT:
                     visible = i * BN + tl.arange(0, BN)[None, :] <= last_key[:, None]
                     w = tl.where(visible, tl.exp2((qk * sign - peak[:, None]) * exp2_scale), 0.0)  # [rows, keys]
-                    v = v_desc.load([b, hk, i * BN, 0]).reshape(BN, D)  # [keys, d]
+                    v = v_desc.load([b, hk, i * BN, 0]).reshape(BN, DV)  # [keys, dv]
                     o = tl.dot(w.to(v.dtype), v, o)
         # Reduce the lanes: the largest key of the row stays out of the sums, the largest of the other lanes join them.
         lane_t = tl.where(is_row_max(max_t), HIDDEN, max_t)
@@ -156,7 +157,8 @@ def recompute(q_ptr, k_desc, v_desc, rows_ptr, positions, marks, fields, first_k
         )  # fmt: skip
         if OUTPUT:
             sum_w = (1.0 + rest).to(tl.float32)
-            out_at = out_ptr + (first_row + row)[:, None] * D + dims[None, :]
-            tl.store(out_at, (o / sum_w[:, None]).to(out_ptr.dtype.element_ty), mask=row_exists[:, None])
+            out_at = out_ptr + b.to(tl.int64) * o_sb + h.to(tl.int64) * o_sh + row.to(tl.int64)[:, None] * o_st
+            there = row_exists[:, None] & (dims_v < WIDTH_V)[None, :]
+            tl.store(out_at + dims_v[None, :], (o / sum_w[:, None]).to(out_ptr.dtype.element_ty), mask=there)
             lse = peak.to(tl.float64) * scale + tl.log2(1.0 + rest.to(tl.float32)).to(tl.float64) * LN2
             tl.store(lse_ptr + first_row + row, lse.to(tl.float32), mask=row_exists)

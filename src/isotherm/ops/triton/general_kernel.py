@@ -64,8 +64,8 @@ def load_query(q_at, row_exists, dims, D, K_DTYPE: tl.constexpr, SPLIT_Q: tl.con
 
 
 @triton.jit
-def block_rows(index, queries, hq, groups, rows_ptr, positions, BM: tl.constexpr, SAMPLED: tl.constexpr):
-    """Return batch, query head, key head and, each [rows], index, existence, query and position of block `index`."""
+def block_rows(index, queries, hq, groups, rows_ptr, BM: tl.constexpr, SAMPLED: tl.constexpr):
+    """Return batch, query head, key head and, each [rows], index, existence and query of block `index`."""
     blocks = tl.cdiv(queries, BM)
     head, block = index // blocks, index % blocks
     b, h = (head // hq).to(tl.int64), (head % hq).to(tl.int64)
@@ -74,31 +74,46 @@ def block_rows(index, queries, hq, groups, rows_ptr, positions, BM: tl.constexpr
     query = row.to(tl.int64)
     if SAMPLED:
         query = tl.load(rows_ptr + row, mask=row_exists, other=0)
-    position = tl.load(positions + query, mask=row_exists, other=0).to(tl.int32)
-    return b, h, h // groups, row, row_exists, query, position
+    return b, h, h // groups, row, row_exists, query
 
 
 @triton.jit
-def visible_tiles(row_exists, position, keys, behind, ahead, split_keys, BN: tl.constexpr, GEOMETRY: tl.constexpr,
-                  MASK: tl.constexpr):  # fmt: skip
-    """Return which keys of split `program_id(1)` the rows see by causality and window, and the tiles that hold them.
+def row_bounds(query, row_exists, b, positions, documents, d_half, d_sb, keys, behind, ahead, GEOMETRY: tl.constexpr):
+    """Return, each like `query`: the first key that causality, window and document let it see, and the one after its last.
 
-    begin, end [rows]: the first key of each row and the one after its last. edge_tiles: how many tiles some row sees only in
+    GEOMETRY is 0 if every row sees every key, 1 if causality and window tell, 2 if documents do, too. Where queries follow
+    each other, their bounds ascend.
+    """
+    begin = query.to(tl.int32) * 0
+    end = begin + keys
+    if GEOMETRY:
+        position = tl.load(positions + query, mask=row_exists, other=0).to(tl.int32)
+        begin, end = tl.maximum(begin, position - behind), tl.minimum(end, position + ahead + 1)
+    if GEOMETRY == 2:
+        documents += b * d_sb + query
+        begin = tl.maximum(begin, tl.load(documents, mask=row_exists, other=0).to(tl.int32))
+        end = tl.minimum(end, tl.load(documents + d_half, mask=row_exists, other=0).to(tl.int32))
+    return begin, end
+
+
+@triton.jit
+def visible_tiles(
+    row_exists, begin, end, keys, split_keys, BN: tl.constexpr, GEOMETRY: tl.constexpr, MASK: tl.constexpr
+):
+    """Return which keys of split `program_id(1)` the rows see by their bounds, and the tiles that hold them.
+
+    begin, end [rows]: the bounds, within this split. edge_tiles: how many tiles some row sees only in
     part; the first tile is always one of them, so that a row's first key is in an edge tile. full_tiles: how many tiles every
     row sees in full. starts, for `load_keys`: the first key, the number of edge tiles before the full ones, and the first key
     of the full tiles.
     """
     first_key, last_key = 0, keys
     if GEOMETRY:
-        lowest = tl.min(tl.where(row_exists, position, 2147483647), 0)
-        highest = tl.max(tl.where(row_exists, position, -2147483648), 0)
-        first_key = tl.maximum(lowest - behind, 0)
-        last_key = tl.minimum(highest + ahead + 1, keys)
+        first_key = tl.min(tl.where(row_exists, begin, NO_COLUMN), 0)
+        last_key = tl.max(tl.where(row_exists, end, 0), 0)
     first_key = tl.maximum(first_key // BN * BN, tl.program_id(1) * split_keys)
     last_key = tl.minimum(last_key, (tl.program_id(1) + 1) * split_keys)
-    begin, end = tl.zeros_like(position) + first_key, tl.zeros_like(position) + last_key
-    if GEOMETRY:
-        begin, end = tl.maximum(begin, position - behind), tl.minimum(end, position + ahead + 1)
+    begin, end = tl.maximum(begin, first_key), tl.minimum(end, last_key)
     full_start = (tl.max(tl.where(row_exists, begin, 0), 0) // BN + 1) * BN
     if MASK:  # every tile is an edge tile
         full_start = tl.maximum(full_start, last_key)
@@ -221,9 +236,9 @@ def _divisor(sum_w, max_w, V_DTYPE: tl.constexpr):
 
 
 @triton.jit(do_not_specialize=["queries", "keys", "behind", "ahead", "split_keys", "total_rows", "hq", "groups"])
-def attend(q_ptr, k_ptr, v_ptr, bias_ptr, mask_ptr, positions, rows_ptr, out_ptr, lse_ptr, fields, first_key, broken,
+def attend(q_ptr, k_ptr, v_ptr, bias_ptr, mask_ptr, positions, documents, rows_ptr, out_ptr, lse_ptr, fields, first_key, broken,
            q_sb, q_sh, q_st, q_sd, k_sb, k_sh, k_st, k_sd, v_sb, v_sh, v_st, v_sd,
-           b_sb, b_sh, b_st, b_ss, m_sb, m_sh, m_st, m_ss,
+           b_sb, b_sh, b_st, b_ss, m_sb, m_sh, m_st, m_ss, d_half, d_sb, o_sb, o_sh, o_st,
            queries, keys, D, DV, hq, groups, behind, ahead, scale, softcap, split_keys, total_rows,
            BM: tl.constexpr, BN: tl.constexpr, PADDED_D: tl.constexpr, PADDED_DV: tl.constexpr, GEOMETRY: tl.constexpr,
            MASK: tl.constexpr, BIAS: tl.constexpr, SOFTCAP: tl.constexpr, SPLIT_Q: tl.constexpr, SAMPLED: tl.constexpr,
@@ -231,9 +246,7 @@ def attend(q_ptr, k_ptr, v_ptr, bias_ptr, mask_ptr, positions, rows_ptr, out_ptr
     """Compute BM rows of one head over the keys of split `program_id(1)`."""
     K_DTYPE: tl.constexpr = k_ptr.dtype.element_ty
     ROOM: tl.constexpr = 8.0 if v_ptr.dtype.element_ty == tl.float16 else 32.0
-    b, h, hk, row, row_exists, query, position = block_rows(
-        tl.program_id(0), queries, hq, groups, rows_ptr, positions, BM, SAMPLED
-    )
+    b, h, hk, row, row_exists, query = block_rows(tl.program_id(0), queries, hq, groups, rows_ptr, BM, SAMPLED)
     dims, dims_v, columns = tl.arange(0, PADDED_D), tl.arange(0, PADDED_DV), tl.arange(0, BN)
     q_at = q_ptr + b * q_sb + h * q_sh + query[:, None] * q_st + dims[None, :] * q_sd  # [rows, d]
     q, q_low, size = load_query(q_at, row_exists[:, None], dims, D, K_DTYPE, SPLIT_Q)
@@ -245,8 +258,9 @@ def attend(q_ptr, k_ptr, v_ptr, bias_ptr, mask_ptr, positions, rows_ptr, out_ptr
     bias_ptr, mask_ptr = bias_ptr + b * b_sb + h * b_sh, mask_ptr + b * m_sb + h * m_sh
     bias_rows, mask_rows = bias_ptr + query[:, None] * b_st, mask_ptr + query[:, None] * m_st  # [rows, 1]
 
+    begin, end = row_bounds(query, row_exists, b, positions, documents, d_half, d_sb, keys, behind, ahead, GEOMETRY)
     begin, end, edge_tiles, full_tiles, starts = visible_tiles(
-        row_exists, position, keys, behind, ahead, split_keys, BN, GEOMETRY, MASK
+        row_exists, begin, end, keys, split_keys, BN, GEOMETRY, MASK
     )
     reference, moments = tl.full([BM], float("-inf"), tl.float32), no_moments(begin, MASK)
     z, sum_w, max_s = tl.zeros([BM, LANES], tl.float32), tl.zeros([BM], tl.float32), reference
@@ -308,7 +322,7 @@ def attend(q_ptr, k_ptr, v_ptr, bias_ptr, mask_ptr, positions, rows_ptr, out_ptr
     at = (b * hq + h) * queries + row
     if OUTPUT:
         o = o / _divisor(sum_w, row_max_w, v_ptr.dtype.element_ty)[:, None]
-        out_at = out_ptr + at[:, None] * DV + dims_v[None, :]
+        out_at = out_ptr + b * o_sb + h * o_sh + row.to(tl.int64)[:, None] * o_st + dims_v[None, :]
         tl.store(out_at, o.to(out_ptr.dtype.element_ty), mask=row_exists[:, None] & (dims_v < DV)[None, :])
         lse = reference.to(tl.float64) + tl.log2(tl.where(sum_w > 0, sum_w, 1.0)).to(tl.float64) * LN2
         tl.store(lse_ptr + at, tl.where(sum_w == 0, float("-inf"), lse.to(tl.float32)), mask=row_exists)

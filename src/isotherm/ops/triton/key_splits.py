@@ -10,7 +10,7 @@ from isotherm.ops.triton.launch import launch
 
 PROGRAMS = 512
 """Programs that keep a large GPU busy. Keys are split until there are about this many."""
-LEAST_SPLIT = 512
+LEAST_SPLIT = 1024
 """No split has fewer keys."""
 
 

@@ -4,9 +4,10 @@
 A launch through Triton takes 24 to 90 µs of Python, half of it or more to find the compiled kernel that fits the arguments,
 and a call here makes about four. Kernels, grids and numbers depend on shapes, strides and options alone. So the first call
 of a kind is recorded, with PyTorch's operations between its launches, and later calls are played from the tape with their
-own tensors. A tape holds no tensor.
+own tensors. A tape holds no tensor: its launches are handed addresses.
 """
 
+import inspect
 import threading
 from collections.abc import Callable, Hashable, Sequence
 from typing import Any, NamedTuple
@@ -21,9 +22,11 @@ from isotherm.ops.triton import cache_keys
 cache_keys.settle()  # before any kernel is launched
 
 FAMILIAR = ("3.6",)
-"""Versions of Triton whose compiled kernels take arguments in the way that `launch` passes them."""
+"""Versions of Triton whose compiled kernels take arguments in the way that `TapeLaunch` passes them."""
 MOST_TAPES = 512
 """Tapes kept at a time."""
+STREAM = 3
+"""Where Triton's launcher takes the stream."""
 
 _tapes: dict[Hashable, "Tape"] = {}
 
@@ -38,15 +41,89 @@ _here = _Here()
 
 
 class TapeStep(NamedTuple):
-    """One recorded operation. `tensors` has pairs of argument index and tensor number, `descriptors` the same for the bases
-    of tensor descriptors. `makes` says whether the result is a new tensor."""
+    """One of PyTorch's operations. `tensors` has pairs of argument index and tensor number; `makes` says whether the result
+    is a new tensor."""
 
     function: Callable[..., Any]
     args: list[Any]
     options: dict[str, Any]
     tensors: list[tuple[int, int]]
-    descriptors: list[tuple[int, int]]
     makes: bool
+
+    def play(self, known: list[Tensor | None], addresses: list[int], stream: int) -> None:  # noqa: ARG002
+        """Do it with the tensors of this call."""
+        args = self.args.copy()
+        for at, number in self.tensors:
+            args[at] = known[number]
+        made = self.function(*args, **self.options)
+        if self.makes:
+            known.append(made)
+            addresses.append(made.data_ptr())
+
+
+class TapeLaunch(NamedTuple):
+    """One launch of a compiled kernel. `args` is what Triton's launcher, a C function, takes, with gaps for addresses.
+
+    `tensors` has pairs of argument index and tensor number; `descriptors` has an index, a number and what else is encoded.
+    """
+
+    function: Callable[..., Any]
+    args: list[Any]
+    tensors: list[tuple[int, int]]
+    descriptors: list[tuple[int, int, tuple[Any, ...]]]
+    encode: Callable[..., Any]
+
+    @classmethod
+    def of(
+        cls,
+        tape: "Tape",
+        kernel: Any,
+        compiled: Any,
+        grid: tuple[int, ...],
+        args: Sequence[Any],
+        options: dict[str, Any],
+    ) -> "TapeLaunch":
+        """Lay the arguments out as `triton.backends.nvidia.driver` does, once for all calls of this kind."""
+        run = compiled.run
+        # Where a kernel takes descriptors, a Python function encodes them and calls the launcher.
+        within = inspect.getclosurevars(run.launch).nonlocals if inspect.isfunction(run.launch) else {}
+        metadata = iter(within.get("tensordesc_meta") or ())
+        tape.replayable &= run.global_scratch_size == run.profile_scratch_size == 0
+        options_of_launch = (run.launch_cooperative_grid, run.launch_pdl, None, None, compiled.packed_metadata)
+        flat: list[Any] = [*(*grid, 1, 1)[:3], 0, compiled.function, *options_of_launch, None, None, None]
+        tensors, descriptors = [], []
+        for each in (*args, *(options[name] for name in kernel.arg_names[len(args) :])):
+            if isinstance(each, Tensor):
+                tensors.append((len(flat), tape.number(each)))
+                flat.append(0)
+            elif hasattr(each, "block_shape"):
+                encoded = _encoding(inspect.getmodule(type(run)), each, next(metadata, None))
+                tape.replayable &= encoded is not None
+                descriptors.append((len(flat), tape.number(each.base), encoded or ()))
+                flat += [None, *each.shape, *each.strides]
+            else:
+                flat.append(each)
+        encode = triton.runtime.driver.active.utils.fill_tma_descriptor
+        return cls(within.get("launcher", run.launch), flat, tensors, descriptors, encode)
+
+    def play(self, known: list[Tensor | None], addresses: list[int], stream: int) -> None:  # noqa: ARG002
+        """Launch it with the tensors of this call."""
+        args = self.args.copy()
+        args[STREAM] = stream
+        for at, number in self.tensors:
+            args[at] = addresses[number]
+        for at, number, encoded in self.descriptors:
+            args[at] = self.encode(addresses[number], *encoded)
+        self.function(*args)
+
+
+def _encoding(driver: Any, descriptor: Any, metadata: dict[str, Any] | None) -> tuple[Any, ...] | None:
+    """Return what a descriptor's encoding takes beside the address; None if a kernel takes it in another way."""
+    if metadata is None or metadata["fp4_padded"]:
+        return None
+    kind, padding = driver.TMA_DTYPE_DEVICE_TO_HOST[metadata["elem_type"]], int(descriptor.padding == "nan")
+    size, block = metadata["elem_size"], metadata["block_size"]
+    return metadata["swizzle"], size, kind, block, descriptor.shape, descriptor.strides, padding
 
 
 class Tape(TorchDispatchMode):
@@ -54,7 +131,7 @@ class Tape(TorchDispatchMode):
 
     def __init__(self, given: Sequence[Tensor | None]) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self.steps: list[TapeStep] = []
+        self.steps: list[TapeStep | TapeLaunch] = []
         self.given = len(given)
         self.made: list[Tensor] = []  # held while recording, so that no memory is used twice
         self.numbers = {_identity(x): i for i, x in enumerate(given) if x is not None and x.numel()}
@@ -77,17 +154,11 @@ class Tape(TorchDispatchMode):
 
     def note(self, function: Callable[..., Any], args: Sequence[Any], options: dict[str, Any], *, makes: bool) -> None:
         """Record an operation, with numbers in place of its tensors."""
-        blank, tensors, descriptors = list(args), [], []
-        for at, each in enumerate(args):
-            if isinstance(each, Tensor):
-                tensors.append((at, self.number(each)))
-                blank[at] = None
-            elif hasattr(each, "block_shape"):
-                descriptors.append((at, self.number(each.base)))
-                blank[at] = _with_base(each, None)
+        tensors = [(at, self.number(each)) for at, each in enumerate(args) if isinstance(each, Tensor)]
+        blank = [None if isinstance(each, Tensor) else each for each in args]
         inner = [x for each in args if isinstance(each, list | tuple) for x in each]
         self.replayable &= not any(isinstance(each, Tensor) for each in (*inner, *options.values()))
-        self.steps.append(TapeStep(function, blank, options, tensors, descriptors, makes))
+        self.steps.append(TapeStep(function, blank, options, tensors, makes))
 
     def number(self, tensor: Tensor) -> int:
         """Return the number of a tensor. With an unknown tensor the tape cannot be replayed."""
@@ -98,29 +169,15 @@ class Tape(TorchDispatchMode):
         """Let go of the tensors."""
         self.made, self.numbers = [], {}
 
-    def play(self, given: Sequence[Tensor | None]) -> None:
-        """Repeat the operations with other tensors."""
-        known = list(given)
-        for function, blank, options, tensors, descriptors, makes in self.steps:
-            args = blank.copy()
-            for at, number in tensors:
-                args[at] = known[number]
-            for at, number in descriptors:
-                args[at] = _with_base(args[at], known[number])
-            made = function(*args, **options)
-            if makes:
-                known.append(made)
+    def play(self, known: list[Tensor | None], addresses: list[int], device: torch.device) -> None:
+        """Repeat the operations with other tensors, which lie at these addresses. Both lists grow."""
+        stream = torch._C._cuda_getCurrentRawStream(device.index) if device.type == "cuda" else 0
+        for step in self.steps:
+            step.play(known, addresses, stream)
 
 
 def _identity(tensor: Tensor) -> tuple[int, torch.dtype]:
     return tensor.data_ptr(), tensor.dtype
-
-
-def _with_base(descriptor: Any, base: Tensor | None) -> Any:
-    """Copy a descriptor for another tensor. Its constructor would repeat checks that have been made."""
-    other = object.__new__(type(descriptor))
-    other.__dict__.update(descriptor.__dict__, base=base)
-    return other
 
 
 def launch(kernel: Any, grid: tuple[int, ...], *args: Any, **options: Any) -> None:
@@ -130,13 +187,8 @@ def launch(kernel: Any, grid: tuple[int, ...], *args: Any, **options: Any) -> No
         compiled = kernel[grid](*args, **options)
     finally:
         _here.tape = tape
-    if tape is None:
-        return
-    if compiled is None:  # under the interpreter
-        tape.note(kernel[grid], args, options, makes=False)
-    else:
-        constants = [options[name] for name in kernel.arg_names[len(args) :]]
-        tape.note(compiled[(*grid, 1, 1)[:3]], [*args, *constants], {}, makes=False)
+    if tape is not None:
+        tape.steps.append(TapeLaunch.of(tape, kernel, compiled, grid, args, options))
 
 
 def remembered(
@@ -144,17 +196,19 @@ def remembered(
 ) -> None:
     """Run `body`, which fills results from inputs, or replay it.
 
-    What `body` does may depend only on `key` and on shapes, strides, types and alignment of the inputs.
+    What `body` does, and how the results lie in memory, may depend only on `key` and on shapes, strides, types and alignment.
     """
     device = results[0].device
     if _here.tape is not None or not _worthwhile(device):
         body()
         return
-    kinds = [None if x is None else (x.dtype, x.shape, x.stride(), x.data_ptr() % 16) for x in inputs]
-    key, given = (key, *kinds, device), (*inputs, *results)
+    given = [*inputs, *results]
+    addresses = [0 if x is None else x.data_ptr() for x in given]
+    kinds = [None if x is None else (x.dtype, x.shape, x.stride()) for x in inputs]
+    key = (key, device, *kinds, *[address % 16 for address in addresses])
     tape = _tapes.get(key)
     if tape is not None:
-        tape.play(given)
+        tape.play(given, addresses, device)
         return
     tape = _here.tape = Tape(given)
     try:
@@ -170,7 +224,11 @@ def remembered(
 
 
 def _worthwhile(device: torch.device) -> bool:
-    return device.type == "cuda" and triton.__version__.startswith(FAMILIAR)
+    """Return whether calls are recorded and played: not under a profiler of Triton's, which has to see each launch."""
+    if device.type != "cuda" or not triton.__version__.startswith(FAMILIAR):
+        return False
+    hooks = triton.knobs.runtime
+    return not (hooks.launch_enter_hook.calls or hooks.launch_exit_hook.calls)
 
 
 def forget() -> None:

@@ -1,6 +1,7 @@
-"""The kernels as PyTorch operators, for autograd, `torch.compile` without graph breaks, and CUDA graphs.
+"""The kernels as PyTorch operators, for `torch.compile` without graph breaks, and for everything that watches operators.
 
-Statistics leave an operator as plain tensors, those of `Fields`, and carry no gradient.
+Outside a graph, where nothing watches, the same functions are called directly: an operator's way through PyTorch takes
+longer than a small problem. Statistics leave an operator as plain tensors, those of `Fields`, and carry no gradient.
 """
 
 from typing import Any
@@ -16,15 +17,19 @@ from isotherm.ops.triton.fields import Fields
 
 CALL = (
     "Tensor q, Tensor k, Tensor v, Tensor positions, Tensor? mask, Tensor? bias, "
-    "bool causal, SymInt window, float scale, float softcap"
+    "bool causal, SymInt window, float scale, float softcap, Tensor? documents"
 )
 """The fields of an `AttentionCall` in their order: the first arguments of every operator."""
+Five = tuple[Tensor, Tensor, Tensor, Tensor, Tensor]
 
 
-@torch.library.custom_op(
-    "isotherm::attend", mutates_args=(), schema=f"({CALL}, bool stats) -> (Tensor, Tensor, Tensor, Tensor, Tensor)"
-)
-def attend_op(*given: Any) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+def direct(q: Tensor, k: Tensor, v: Tensor) -> bool:
+    """Return whether nothing would notice if no operator were called: no compiler, no dispatch mode, no odd tensors."""
+    plain = type(q) is Tensor and type(k) is Tensor and type(v) is Tensor
+    return plain and not torch.compiler.is_compiling() and not torch._C._len_torch_dispatch_stack()
+
+
+def attend(*given: Any) -> Five:
     """Return output [B, Hq, T, Dv], lse [B, Hq, T], and the three tensors of `Fields` (without rows unless `stats`)."""
     *parts, stats = given
     call = AttentionCall(*parts)
@@ -35,16 +40,28 @@ def attend_op(*given: Any) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     return out, lse, values, first_key, broken
 
 
-def _allocate(q: Tensor, v: Tensor, stats: bool) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+attend_op = torch.library.custom_op(
+    "isotherm::attend",
+    attend,
+    mutates_args=(),
+    schema=f"({CALL}, bool stats) -> (Tensor, Tensor, Tensor, Tensor, Tensor)",
+)
+
+
+def _allocate(q: Tensor, v: Tensor, stats: bool) -> Five:
+    """Memory for what `attend` returns. The output is laid out as q is, so that a model reshapes it without a copy."""
     b, h, t = q.shape[:3]
     fields = Fields.empty((b, h, t) if stats else (0, 0, 0), q.device)
-    out = torch.empty(b, h, t, v.shape[3], dtype=v.dtype, device=q.device)
+    if q.stride(1) < q.stride(2):
+        out = torch.empty(b, t, h, v.shape[3], dtype=v.dtype, device=q.device).transpose(1, 2)
+    else:
+        out = torch.empty(b, h, t, v.shape[3], dtype=v.dtype, device=q.device)
     lse = torch.empty(b, h, t, dtype=torch.float32, device=q.device)
     return out, lse, fields.values, fields.first_key, fields.broken
 
 
 @attend_op.register_fake
-def _(q: Tensor, *others: Any) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+def _(q: Tensor, *others: Any) -> Five:
     _, v, *_, stats = others
     return _allocate(q, v, stats)
 
@@ -65,7 +82,6 @@ measure_op = torch.library.custom_op(
     mutates_args=(),
     schema=f"({CALL}, Tensor? rows, float[] scales) -> (Tensor, Tensor, Tensor)",
 )
-"""For `torch.compile`. Outside a graph `measure` is called directly, which saves 15 µs."""
 
 
 @measure_op.register_fake
@@ -75,13 +91,7 @@ def _(q: Tensor, *others: Any) -> tuple[Tensor, Tensor, Tensor]:
     return Fields.empty((*q.shape[:2], t), q.device, parts=len(scales)).tensors
 
 
-@torch.library.custom_op(
-    "isotherm::attend_backward",
-    mutates_args=(),
-    schema=f"({CALL}, Tensor output, Tensor lse, Tensor d_output, Tensor? d_lse, bool wants_bias)"
-    " -> (Tensor, Tensor, Tensor, Tensor)",
-)
-def backward_op(*given: Any) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+def gradients(*given: Any) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Return d_q, d_k, d_v and d_bias, which is empty unless wanted."""
     *parts, output, lse, d_output, d_lse, wants_bias = given
     call = AttentionCall(*parts)
@@ -94,7 +104,16 @@ def backward_op(*given: Any) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     return d_q, d_k, d_v, torch.empty(0, device=d_q.device) if wanted is None else wanted
 
 
-@backward_op.register_fake
+gradients_op = torch.library.custom_op(
+    "isotherm::attend_backward",
+    gradients,
+    mutates_args=(),
+    schema=f"({CALL}, Tensor output, Tensor lse, Tensor d_output, Tensor? d_lse, bool wants_bias)"
+    " -> (Tensor, Tensor, Tensor, Tensor)",
+)
+
+
+@gradients_op.register_fake
 def _(*given: Any) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Lay the gradients out as the kernel that will run does: cuDNN's follow q, k and v in memory, ours are contiguous."""
     *parts, output, lse, d_output, d_lse, wants_bias = given
@@ -109,32 +128,44 @@ def _(*given: Any) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     return d_q, d_k, d_v, d_bias
 
 
-def _setup(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
-    q, k, v, positions, mask, bias, *ctx.numbers, _ = inputs
-    out, lse, values, first_key, broken = output
-    ctx.mark_non_differentiable(values, first_key, broken)
-    ctx.set_materialize_grads(False)
-    ctx.save_for_backward(q, k, v, positions, mask, bias, out, lse)
+class Attend(torch.autograd.Function):
+    """`attend` with gradients."""
+
+    @staticmethod
+    def forward(*given: Any) -> Five:
+        return attend(*given)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Five) -> None:
+        q, k, v, positions, mask, bias, *ctx.numbers, documents, _ = inputs
+        out, lse, values, first_key, broken = output
+        ctx.mark_non_differentiable(values, first_key, broken)
+        ctx.set_materialize_grads(False)
+        ctx.save_for_backward(q, k, v, positions, mask, bias, documents, out, lse)
+
+    @staticmethod
+    def backward(ctx: Any, d_output: Tensor | None, d_lse: Tensor | None, *_: Any) -> tuple[Tensor | None, ...]:
+        q, k, v, positions, mask, bias, documents, out, lse = ctx.saved_tensors
+        if d_output is None and d_lse is None:
+            return (None,) * 12
+        wants_bias = bias is not None and ctx.needs_input_grad[5]
+        d_out = torch.zeros_like(out) if d_output is None else d_output
+
+        def first() -> tuple[Tensor | None, ...]:
+            way = gradients if direct(q, k, v) and type(d_out) is Tensor else torch.ops.isotherm.attend_backward
+            *found, d_bias = way(
+                q, k, v, positions, mask, bias, *ctx.numbers, documents, out, lse, d_out, d_lse, wants_bias
+            )
+            return *found, d_bias if wants_bias else None
+
+        if derivatives.once(d_out, d_lse):
+            d_q, d_k, d_v, d_bias = first()
+            return d_q, d_k, d_v, None, None, d_bias, *(None,) * 6
+        causal, window, scale, softcap = ctx.numbers
+        visibility = Visibility(positions, k.shape[2], causal, window or None, mask, documents)
+        problem = Problem(q, k, v, visibility, scale, bias, softcap or None)
+        d_q, d_k, d_v, d_bias = derivatives.backward(problem, d_out, d_lse, first)
+        return d_q, d_k, d_v, None, None, d_bias, *(None,) * 6
 
 
-def _backward(ctx: Any, d_output: Tensor | None, d_lse: Tensor | None, *_: Any) -> tuple[Tensor | None, ...]:
-    q, k, v, positions, mask, bias, out, lse = ctx.saved_tensors
-    if d_output is None and d_lse is None:
-        return (None,) * 11
-    wants_bias = bias is not None and ctx.needs_input_grad[5]
-    d_out = torch.zeros_like(out) if d_output is None else d_output
-    causal, window, scale, softcap = ctx.numbers
-    visibility = Visibility(positions, k.shape[2], causal, window or None, mask)
-    problem = Problem(q, k, v, visibility, scale, bias, softcap or None)
-
-    def first() -> tuple[Tensor | None, ...]:
-        *gradients, d_bias = torch.ops.isotherm.attend_backward(
-            q, k, v, positions, mask, bias, *ctx.numbers, out, lse, d_out, d_lse, wants_bias
-        )
-        return *gradients, d_bias if wants_bias else None
-
-    d_q, d_k, d_v, d_bias = derivatives.backward(problem, d_out, d_lse, first)
-    return d_q, d_k, d_v, None, None, d_bias, None, None, None, None, None
-
-
-attend_op.register_autograd(_backward, setup_context=_setup)
+attend_op.register_autograd(Attend.backward, setup_context=Attend.setup_context)

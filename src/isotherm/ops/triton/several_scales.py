@@ -3,7 +3,6 @@
 
 from collections.abc import Sequence
 from ctypes import c_float
-from dataclasses import replace
 from functools import lru_cache, partial
 from itertools import combinations, combinations_with_replacement
 from typing import NamedTuple
@@ -23,6 +22,7 @@ from isotherm.ops.triton.attention_call import (
     broadcast_mode,
     broadcast_strides,
     ceil_div,
+    document_strides,
     padded_dim,
     precision,
 )
@@ -52,7 +52,7 @@ def run(call: AttentionCall, scales: Sequence[float], into: Fields) -> None:
     Each scale takes a pass of its own if there is a bias or cap, which does not scale with q·k, or if a scale is 0.
     """
     if len(scales) == 1:
-        fast.run_fast_or_general(replace(call, scale=scales[0]), output=None, fields=into)
+        fast.run_fast_or_general(call._replace(scale=scales[0]), output=None, fields=into)
         return
     shareable = all(fast.LEAST_SCALE <= scale <= 1 / fast.LEAST_SCALE for scale in scales)
     shareable &= max(scales, default=1.0) * fast.LEAST_SCALE <= min(scales, default=1.0)
@@ -81,7 +81,9 @@ def _next_pass(call: AttentionCall, scales: Sequence[float]) -> tuple[Sequence[f
 
 
 def _run_pass(call: AttentionCall, scales: Sequence[float], fields: Fields, table: Tensor | None) -> None:
-    (_run_fast if call.rows is None and fast.can(call) else _run_general)(call, scales, fields, table)
+    (_run_fast if call.rows is None and fast.width(call.q.shape[3]) in TILES and fast.can(call) else _run_general)(
+        call, scales, fields, table
+    )
 
 
 class WeightPlan(NamedTuple):
@@ -156,7 +158,7 @@ def _same(a: float, b: float) -> bool:
 
 def _run_fast(call: AttentionCall, scales: Sequence[float], fields: Fields, table: Tensor | None) -> None:
     """Launch the fast kernel, then the general one for the blocks that it flags."""
-    (b, h, t), d, s = call.shape, call.q.shape[3], call.k.shape[2]
+    (b, h, t), d, s = call.shape, fast.width(call.q.shape[3]), call.k.shape[2]
     tile, blocks, way = TILES[d], ceil_div(t, TILES[d].rows), _plan_for(scales, table)
     flags = torch.empty(b * h * blocks, dtype=torch.int8, device=call.q.device)
     wants_sums = fast.key_sums_pay(call, output=False)
@@ -218,12 +220,13 @@ def _launch_general(
     launch(
         several_scales_general_kernel.general_scales, (ceil_div(t, rows) * b * h, cut.parts),
         call.q, call.k, call.q if mask is None else mask, call.positions,
+        call.positions if call.documents is None else call.documents,
         call.positions if call.rows is None else call.rows, call.q if flags is None else flags,
-        *fields.tensors, *call.q.stride(), *call.k.stride(), *broadcast_strides(mask),
+        *fields.tensors, *call.q.stride(), *call.k.stride(), *broadcast_strides(mask), *document_strides(call.documents),
         t, call.k.shape[2], call.q.shape[3], h, call.groups, call.behind, call.ahead, way.lowest, *way.ratios,
         way.room, cut.keys, cut.parts, b * h * t, call.q if table is None else table, len(scales), BM=rows, BN=keys,
         PADDED_D=padded_dim(call.q.shape[3]), FACTORS=way.factors, DOUBLES=way.doubles,
-        GEOMETRY=call.causal or call.window > 0, MASK=broadcast_mode(mask), SPLIT_Q=call.q.dtype != call.k.dtype,
+        GEOMETRY=call.geometry, MASK=broadcast_mode(mask), SPLIT_Q=call.q.dtype != call.k.dtype,
         SAMPLED=call.rows is not None, FLAGGED=flags is not None and table is None, INTERPOLATE=table is not None,
         PRECISION=precision(call), num_warps=4, num_stages=stages,
     )  # fmt: skip

@@ -18,6 +18,7 @@ from isotherm.ops.triton.general_kernel import (
     load_query,
     logits,
     no_moments,
+    row_bounds,
     visible_keys,
     visible_tiles,
 )
@@ -56,8 +57,8 @@ def _move_reference(state, shift, ratios, FACTORS: tl.constexpr, DOUBLES: tl.con
 @triton.jit(do_not_specialize=["queries", "keys", "behind", "ahead", "split_keys", "splits", "total_rows", "hq", "groups",
                                "scales"])  # fmt: skip
 def general_scales(
-        q_ptr, k_ptr, mask_ptr, positions, rows_ptr, flags, fields, first_key, broken,
-        q_sb, q_sh, q_st, q_sd, k_sb, k_sh, k_st, k_sd, m_sb, m_sh, m_st, m_ss,
+        q_ptr, k_ptr, mask_ptr, positions, documents, rows_ptr, flags, fields, first_key, broken,
+        q_sb, q_sh, q_st, q_sd, k_sb, k_sh, k_st, k_sd, m_sb, m_sh, m_st, m_ss, d_half, d_sb,
         queries, keys, D, hq, groups, behind, ahead, scale, ratios, ratios_low, room, split_keys, splits, total_rows,
         table, scales, BM: tl.constexpr, BN: tl.constexpr, PADDED_D: tl.constexpr, FACTORS: tl.constexpr,
         DOUBLES: tl.constexpr, GEOMETRY: tl.constexpr, MASK: tl.constexpr, SPLIT_Q: tl.constexpr, SAMPLED: tl.constexpr,
@@ -72,9 +73,7 @@ def general_scales(
     if FLAGGED:
         if tl.load(flags) == 0:
             return
-    b, h, hk, row, row_exists, query, position = block_rows(
-        index, queries, hq, groups, rows_ptr, positions, BM, SAMPLED
-    )
+    b, h, hk, row, row_exists, query = block_rows(index, queries, hq, groups, rows_ptr, BM, SAMPLED)
     dims, columns = tl.arange(0, PADDED_D), tl.arange(0, BN)
     q_at = q_ptr + b * q_sb + h * q_sh + query[:, None] * q_st + dims[None, :] * q_sd  # [rows, d]
     q, q_low, size = load_query(q_at, row_exists[:, None], dims, D, K_DTYPE, SPLIT_Q)
@@ -83,8 +82,9 @@ def general_scales(
     mask_ptr += b * m_sb + h * m_sh
     mask_rows = mask_ptr + query[:, None] * m_st  # [rows, 1]
 
+    begin, end = row_bounds(query, row_exists, b, positions, documents, d_half, d_sb, keys, behind, ahead, GEOMETRY)
     begin, end, edge_tiles, full_tiles, starts = visible_tiles(
-        row_exists, position, keys, behind, ahead, split_keys, BN, GEOMETRY, MASK
+        row_exists, begin, end, keys, split_keys, BN, GEOMETRY, MASK
     )
     reference, moments = tl.full([BM], float("-inf"), tl.float32), no_moments(begin, MASK)
     state = no_sums(tl.zeros([BM, LANES], tl.float32), DOUBLES)
