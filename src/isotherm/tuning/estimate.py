@@ -1,7 +1,7 @@
 """The factor with the least loss, with its interval, from the losses of the same documents at a few factors.
 
-Everything happens over x = ln factor. Near its minimum the mean loss is fitted by a cubic (a parabola where there are fewer than
-five points): the cubic term is real, because attention that is too sharp costs more than attention that is too flat by as much.
+Everything happens over x = ln factor. Near its minimum the mean loss is fitted by a cubic (a parabola where there are fewer
+than five points): too sharp and too flat by as much do not cost the same.
 The fit is linear in the losses, so
 
 - resampling documents gives the interval of the minimum without another run of the model, and
@@ -76,8 +76,8 @@ class Curve:
 
 def around(losses: Losses) -> tuple[Floats, Floats]:
     """The x within reach of the lowest mean loss, at least three where there are, and the losses there [documents, points]."""
-    xs = np.array(sorted(losses))
-    table = np.stack([np.asarray(losses[x], float) for x in xs], -1)
+    xs = np.array(sorted(x for x in losses if np.isfinite(losses[x]).all()))
+    table = np.stack([np.asarray(losses[float(x)], float) for x in xs], -1)
     lowest = int(table.mean(0).argmin())
     near = np.abs(xs - xs[lowest]) <= REACH
     near[max(lowest - 1, 0) : lowest + 2] = True

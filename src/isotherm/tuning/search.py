@@ -6,7 +6,7 @@ rests on the same pattern wherever the optimum lies.
 """
 
 from collections.abc import Callable
-from math import log
+from math import inf, isfinite, log
 
 import numpy as np
 from numpy.typing import NDArray
@@ -36,7 +36,7 @@ def search(evaluate: Evaluate, most: int = MOST) -> dict[float, Floats]:
         if x not in tried:
             tried[x] = np.asarray(evaluate(x), float)
         mean = float(tried[x].mean())
-        return mean if mean == mean else float("inf")
+        return mean if isfinite(mean) else inf
 
     left, middle, right = bracket(loss)
     for _ in range(2):
@@ -62,7 +62,7 @@ def bracket(loss: Callable[[float], float]) -> tuple[float, float, float]:
             left, middle, right = max(left - step, -FARTHEST), left, middle
         else:
             left, middle, right = middle, right, min(right + step, FARTHEST)
-        if middle in (-FARTHEST, FARTHEST) or left == middle or right == middle:
+        if middle in (-FARTHEST, FARTHEST, left, right):
             break
     return left, middle, right
 
@@ -72,6 +72,6 @@ def parabola(*points: tuple[float, float]) -> float:
     (a, fa), (b, fb), (c, fc) = points
     one, two = (b - a) * (fb - fc), (b - c) * (fb - fa)
     down = one - two
-    if not down < 0 < float("inf"):
+    if not -inf < down < 0:
         return b
     return b - 0.5 * ((b - a) * one - (b - c) * two) / down
