@@ -10,6 +10,7 @@ import isotherm
 
 ROOT = Path(__file__).parent.parent
 NAMES = [
+    "Applied",
     "AttentionResult",
     "Monitor",
     "Report",
@@ -17,6 +18,7 @@ NAMES = [
     "Summary",
     "Valve",
     "__version__",
+    "apply",
     "attention",
     "check",
     "errors",

@@ -17,10 +17,12 @@ if TYPE_CHECKING:
     from isotherm.checkup import Report, check
     from isotherm.monitor import Monitor, Valve, watch
     from isotherm.ops import AttentionResult, attention
+    from isotherm.setting import Applied, apply
     from isotherm.stats import RowStats, Summary
 
 __version__ = "0.1.0"
 __all__ = [
+    "Applied",
     "AttentionResult",
     "Monitor",
     "Report",
@@ -28,6 +30,7 @@ __all__ = [
     "Summary",
     "Valve",
     "__version__",
+    "apply",
     "attention",
     "check",
     "errors",
@@ -43,6 +46,8 @@ __all__ = [
 ]
 
 _HOME = {
+    "Applied": "setting",
+    "apply": "setting",
     "AttentionResult": "ops",
     "attention": "ops",
     "Report": "checkup",

@@ -31,7 +31,7 @@ def layers_of(
     """The layers of captured and measured calls. `yours` are the rules that you declared."""
     layers, modules = [], {name.replace("_orig_mod.", ""): module for name, module in modules_of(model)}
     for index, (capture, stats, heads) in enumerate(zip(captures, measured, heads_of_layers(measured), strict=True)):
-        place = _place(modules, index, capture)
+        place = place_of(modules, index, capture)
         expected = _expected(capture, place, yours.at(index, capture.name))
         keys = int(stats.n.max()) if stats.n.numel() else 0
         layers.append(
@@ -64,7 +64,7 @@ def _audited(capture: Capture, expected: Declared) -> ScaleAudit:
     return replace(found, note=NO_CONVENTION) if expected is NO_RULE else found
 
 
-def _place(modules: dict[str, nn.Module], index: int, capture: Capture) -> LayerPlace:
+def place_of(modules: dict[str, nn.Module], index: int, capture: Capture) -> LayerPlace:
     """Find the layer's module by its name, and the configuration of that module or of the nearest one around it."""
     names = capture.name.split(".") if capture.name else []
     around = [modules[".".join(names[:end])] for end in range(len(names), -1, -1)]

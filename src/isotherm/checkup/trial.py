@@ -6,7 +6,7 @@ input it had in the check-up, and one run tries the changes of many layers at on
 """
 
 import copy
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any
 
 import torch
@@ -30,11 +30,15 @@ class Bench:
 
     def run(self, changes: Iterable[ModelChange]) -> list[Capture] | None:
         """Run a copy with the changes. None if the model cannot be copied, or if the copy does not run as the model did."""
+        return self.run_changed(lambda copied: make(copied, changes))
+
+    def run_changed(self, change: Callable[[nn.Module], object]) -> list[Capture] | None:
+        """`run`, with changes that a function makes to the copy."""
         try:
             if self._outputs is None:
                 self._outputs = self._record()
             changed = _copied(self._model)
-            make(changed, changes)
+            change(changed)
             captures = self._look(changed, _Handed(self._outputs))
         except Exception:  # a trial may fail in any way the model's code can; the advice is then not given
             return None

@@ -1,0 +1,10 @@
+"""Set the temperature of a model that exists: while it runs, or in its folder.
+
+>>> import isotherm
+>>> with isotherm.apply(model, "x0.5"):              # doctest: +SKIP
+...     model(**batch)
+"""
+
+from isotherm.setting.applied import Applied, apply
+
+__all__ = ["Applied", "apply"]

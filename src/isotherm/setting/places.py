@@ -1,0 +1,125 @@
+"""Where in a model the queries of a layer can be multiplied: the output of the projection or of the norm that makes them, or
+the parameters that a function projects with."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from isotherm.checkup.changes import Members
+from isotherm.errors import ArgumentError
+from isotherm.language import Text
+from isotherm.probe import Capture, Factor
+from isotherm.setting.scaled import OnOutput, OnParameter
+
+REACHED = Text(
+    "a model whose layer {layer} makes its queries by a projection or norm of their own ({why})",
+    "层 {layer} 的查询由其自己的投影或归一化产生的模型（{why}）",
+)
+UNTRACED = Text("the projection of its q was not found", "没有找到其 q 的投影")
+SHARED = Text("{source} makes its k as well", "{source} 同时产生其 k")
+NO_ROWS = Text("it is not known which features of {source} are which head", "不知道 {source} 的哪些特征属于哪个头")
+NO_AXIS = Text("the heads in the output of {source} were not found", "没有在 {source} 的输出中找到各个头")
+NEAR = 2e-2
+NO_MODULE = Text("{source} is neither a module nor a parameter of the model", "{source} 不是模型的模块或参数")
+
+
+@dataclass(frozen=True)
+class Held:
+    """A module, and the factor that it is to multiply by."""
+
+    module: nn.Module
+    by: OnOutput
+
+
+def places(members: Members, capture: Capture, factor: float | Tensor, outputs: dict[str, Tensor]) -> Iterator[Held]:
+    """Where to multiply so that q·k of the captured layer is multiplied by a factor, one number or one for each head. `outputs`
+    are what norms gave in the captured forward, by name."""
+    q, heads = capture.q_factor, capture.problem.q.shape[1]
+    of_all = not isinstance(factor, Tensor) or factor.numel() == 1
+    if q.kind == "untraced" or q.source is None:
+        raise _refused(capture, UNTRACED)
+    if q.kind == "normalised":
+        if q.norm is None:
+            raise _refused(capture, UNTRACED)
+        module = members.modules.get(q.norm)
+        if module is None:
+            raise _refused(capture, NO_MODULE.format(source=q.norm))
+        yield Held(module, OnOutput(factor) if of_all else _by_head(capture, factor, outputs.get(q.norm)))
+        return
+    heads_of = _heads_of(capture, q, heads)
+    whole = of_all and -1 not in heads_of
+    spread = factor if isinstance(factor, Tensor) and factor.numel() > 1 else _repeated(factor, heads)
+    if q.parts:
+        for part in q.parts:
+            owner, _, leaf = part.name.rpartition(".")
+            size = members.parameters[part.name].shape[part.axis]
+            along = [-1] * size
+            along[part.first : part.first + len(heads_of)] = heads_of
+            plain = whole and len(heads_of) == size
+            axis = part.axis - members.parameters[part.name].dim()
+            yield Held(
+                members.modules[owner],
+                OnParameter(factor, name=leaf) if plain else OnParameter(spread, axis, tuple(along), leaf),
+            )
+        return
+    module = members.modules.get(q.source)
+    if module is None:
+        raise _refused(capture, NO_MODULE.format(source=q.source))
+    yield Held(module, OnOutput(factor) if whole else OnOutput(spread, -1, tuple(heads_of)))
+
+
+def _heads_of(capture: Capture, q: Factor, heads: int) -> list[int]:
+    """Which head each feature of the projection belongs to, −1 for none."""
+    layout, k = q.layout, capture.k_factor
+    if layout is None:
+        raise _refused(capture, NO_ROWS.format(source=q.source))
+    if _features(q) & _features(k):
+        raise _refused(capture, SHARED.format(source=q.source))
+    if heads == 1 and not layout.starts:
+        return [0] * layout.width
+    if len(set(layout.starts)) != heads:
+        raise _refused(capture, NO_ROWS.format(source=q.source))
+    found = [-1] * layout.width
+    for head in range(heads):
+        for feature in layout.features([head]):
+            found[feature] = head
+    return found
+
+
+def _features(factor: Factor) -> set[tuple[str | None, int]]:
+    """The features that make q (or k), by the name of what makes them and their index in it."""
+    name, first = (factor.parts[0].name, factor.parts[0].first) if factor.parts else (factor.source, 0)
+    return {(name, first + feature) for feature in (factor.layout.features() if factor.layout else ())}
+
+
+def _by_head(capture: Capture, factor: float | Tensor, output: Tensor | None) -> OnOutput:
+    """Each head's part of a norm's output, found by the lengths of its vectors: those of q, up to one number."""
+    q = capture.problem.q
+    batch, heads, length, dim = q.shape
+    own = q.double().norm(dim=-1)
+    shaped: list[tuple[Tensor, int, tuple[int, ...]]] = []
+    if output is not None and output.dim() >= 2 and output.numel() == q.numel():
+        if output.shape[-1] == heads * dim:
+            of_features = tuple(head for head in range(heads) for _ in range(dim))
+            shaped.append((output.reshape(batch, length, heads, dim).transpose(1, 2), -1, of_features))
+        elif output.shape[-1] == dim and output.dim() == 4:
+            for axis, turned in ((-3, output), (-2, output.transpose(1, 2))):
+                if tuple(turned.shape) == tuple(q.shape):
+                    shaped.append((turned, axis, tuple(range(heads))))
+    for vectors, axis, heads_of in shaped:
+        ratio = own / vectors.double().norm(dim=-1)
+        if bool(((ratio / ratio.median() - 1).abs() < NEAR).all()):
+            return OnOutput(factor, axis, heads_of)
+    raise _refused(capture, NO_AXIS.format(source=capture.q_factor.norm))
+
+
+def _repeated(factor: float | Tensor, heads: int) -> Tensor:
+    if isinstance(factor, Tensor):
+        return factor.reshape(1).expand(heads)
+    return torch.full((heads,), factor, dtype=torch.float64)
+
+
+def _refused(capture: Capture, why: Text) -> ArgumentError:
+    return ArgumentError("model", REACHED.format(layer=capture.name or "-", why=why), got=capture.module)
