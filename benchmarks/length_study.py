@@ -18,7 +18,6 @@ import sysconfig
 import time
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
-from math import log
 from pathlib import Path
 
 import numpy as np

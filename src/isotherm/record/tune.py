@@ -24,7 +24,8 @@ class TunedFactor:
     """The factor with the least loss, and its 95 % interval by resampling documents.
 
     `gain` is the loss it saves on documents that had no part in choosing it, with its 95 % interval. `worth` says whether
-    that interval lies above 0; if not, leave the scale as it is. `enclosed` is False if the least loss was met at the end of what was tried.
+    that interval lies above 0; if not, leave the scale as it is. `enclosed` is False if the interval of the factor
+    reaches the end of what was tried.
     """
 
     factor: float
@@ -120,3 +121,8 @@ class TuneRecord:
     device: str
     dtype: str
     versions: dict[str, str]
+
+    @property
+    def bests(self) -> tuple[TunedFactor, ...]:
+        """Every best factor: of the lengths, then of the steps."""
+        return (*(one.best for one in self.lengths), *(step.best for step in self.steps))

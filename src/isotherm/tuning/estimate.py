@@ -13,16 +13,18 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from isotherm.student import Z, mean_interval
+from isotherm.tuning.search import FARTHEST, Evaluate, Floats, search
 
-Floats = NDArray[np.float64]
 Losses = Mapping[float, Floats]
 """The loss of each document, always in the same order, at each x that was tried."""
 
-REACH = 0.45
-"""Points as far from the lowest one as this, in ln factor, take part in the fit."""
+REACHES = (0.45, 0.9, 1.8, 8.0)
+"""Points as far from the lowest one as this, in ln factor, take part in the fit. A wider reach is taken where the interval of
+the optimum would end at the edge of a narrower one."""
+BEYOND, WIDER = 4, 0.35
+"""So many more points, so far from the outermost one, are tried to enclose a wide interval."""
 RESAMPLES = 2000
 FOLDS = 10
 FINE = 801
@@ -34,7 +36,7 @@ class Optimum:
     """Where the fitted loss is least, in ln factor, and the 95 % interval of that place.
 
     `loss` is the fitted loss there. `gain` is what the documents gain from x = 0 to there, cross-validated, with its
-    interval. `enclosed` says whether the fit has its minimum between the outermost points it rests on.
+    interval. `enclosed` says whether that of the place ends before the outermost factors that were tried.
     """
 
     x: float
@@ -74,33 +76,41 @@ class Curve:
         return found
 
 
-def around(losses: Losses) -> tuple[Floats, Floats]:
+def around(losses: Losses, reach: float = REACHES[0]) -> tuple[Floats, Floats]:
     """The x within reach of the lowest mean loss, at least three where there are, and the losses there [documents, points]."""
     xs = np.array(sorted(x for x in losses if np.isfinite(losses[x]).all()))
     table = np.stack([np.asarray(losses[float(x)], float) for x in xs], -1)
     lowest = int(table.mean(0).argmin())
-    near = np.abs(xs - xs[lowest]) <= REACH
+    near = np.abs(xs - xs[lowest]) <= reach
     near[max(lowest - 1, 0) : lowest + 2] = True
     return xs[near], table[:, near]
 
 
 def optimum(losses: Losses, seed: int = 0) -> Optimum:
     """The optimum of losses that were measured at x = 0 and around their minimum."""
-    xs, table = around(losses)
     as_is = np.asarray(losses[0.0], float)
-    curve = Curve(xs, float(xs.mean()))
-    x = float(curve.lowest(table.mean(0)))
-    drawn = _resampled(table, seed)
-    low, high = np.quantile(curve.lowest(drawn), [0.025, 0.975])
+    for reach in REACHES:
+        xs, table = around(losses, reach)
+        curve = Curve(xs, float(xs.mean()))
+        x = float(curve.lowest(table.mean(0)))
+        low, high = map(float, np.quantile(curve.lowest(_resampled(table, seed)), [0.025, 0.975]))
+        if xs[0] < low <= high < xs[-1]:
+            break
     gain = mean_interval(_gains(curve, table, as_is))
-    return Optimum(
-        x,
-        min(float(low), x),
-        max(float(high), x),
-        float(curve.at(table.mean(0), x)),
-        *gain,
-        enclosed=bool(xs[0] < x < xs[-1]),
-    )
+    loss = float(curve.at(table.mean(0), x))
+    return Optimum(x, min(low, x), max(high, x), loss, *gain, enclosed=bool(xs[0] < low and high < xs[-1]))
+
+
+def enclosed(evaluate: Evaluate, most: int) -> dict[float, Floats]:
+    """The losses at what a search tries and, where the interval of the optimum reaches the end of that, a little beyond."""
+    tried = search(evaluate, most)
+    for _ in range(BEYOND):
+        found, first, last = optimum(tried), min(tried), max(tried)
+        if found.enclosed or not -FARTHEST < first < last < FARTHEST:
+            break
+        x = first - WIDER if found.low - first < last - found.high else last + WIDER
+        tried[x] = np.asarray(evaluate(x), float)
+    return tried
 
 
 def _resampled(table: Floats, seed: int) -> Floats:

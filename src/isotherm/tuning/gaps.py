@@ -1,14 +1,14 @@
 """Where a row's softmax would lose all but its largest logits, from the gaps below the maximum.
 
 Hayase and Karakida (2026, arXiv:2605.12697) count the competitors N(t) of a row within a gap t of its largest logit and
-show that this count decides the critical inverse temperature; laws such as √ln n, ln n and (ln n)² are what it comes to for one
-or another distribution of logits. Here, with the logits as they are: at a factor f the competitors within t weigh about N(t)·e^(−f·t)
-beside the largest, so the row is critical at
+show that this count decides the critical inverse temperature; laws such as √ln n, ln n and (ln n)² are what it comes to for
+one or another distribution of logits. Here, with the logits as they are: at a factor f the competitors within t weigh about
+N(t)·e^(−f·t) beside the largest, so the row is critical at
 
     f* = max over its keys of ln(1 + j)/t_j,    t_j the gap of the j-th competitor.
 
-Above f* no group of competitors outweighs the largest logit. For n independent normal logits of spread σ this is √(2 ln n)/σ up to a
-factor of order 1, where the random energy model freezes.
+Above f* no group of competitors outweighs the largest logit. For n independent normal logits of spread σ this is √(2 ln n)/σ
+up to a factor of order 1, where the random energy model freezes.
 """
 
 from collections.abc import Sequence

@@ -1,7 +1,7 @@
 """The temperature gradient: by how much the loss changes with ln scale, for every layer and head, from one backward pass.
 
-∂loss/∂ln f at f is f·∂loss/∂f, and the backward pass reaches the factors wherever it reaches q. Below 0 a head wants to be sharper,
-above 0 softer. Weights get no gradient: only the factors are asked for.
+∂loss/∂ln f at f is f·∂loss/∂f, and the backward pass reaches the factors wherever it reaches q. Below 0 a head wants to be
+sharper, above 0 softer. Weights get no gradient: only the factors are asked for.
 """
 
 from collections.abc import Callable

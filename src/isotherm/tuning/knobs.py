@@ -1,6 +1,7 @@
 """The factors of a model while it is tuned: one tensor for each layer, put on once and changed in place."""
 
 from collections.abc import Sequence
+from math import exp
 from types import TracebackType
 from typing import Self
 
@@ -27,15 +28,17 @@ class Knobs:
         if not self.heads:
             raise ArgumentError("model", NOTHING, got=type(model).__name__)
         self.names = [name for name in self.heads if name in layers] if layers else list(self.heads)
-        device = captures[0].problem.q.device
-        self.factors = {name: torch.ones(self.heads[name], device=device) for name in self.names}
+        q = captures[0].problem.q
+        dtype = torch.promote_types(q.dtype, torch.float32)
+        self.factors = {name: torch.ones(self.heads[name], device=q.device, dtype=dtype) for name in self.names}
         self._applied = apply(model, self.factors, batch=batch)
 
     def turn(self, x: float, name: str | None = None, head: int | None = None) -> None:
         """Set ln factor: of everything, of one layer, or of one head."""
         with torch.no_grad():
             for each in self.names if name is None else [name]:
-                (self.factors[each] if head is None else self.factors[each][head : head + 1]).fill_(float(torch.tensor(x).exp()))
+                factors = self.factors[each]
+                (factors if head is None else factors[head : head + 1]).fill_(exp(x))
 
     def leaves(self) -> list[Tensor]:
         """The factors, now requiring a gradient."""
@@ -49,5 +52,7 @@ class Knobs:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         self._applied.remove()

@@ -53,10 +53,13 @@ class Task(Protocol):
     length: int
     count: int
     scored: int
-    groups: Sequence[Any]
 
-    def batch(self) -> Batch:
-        """One document or more as the model reads it."""
+    @property
+    def groups(self) -> Sequence[Any]:
+        """The documents, in groups that run together."""
+
+    def batch(self, model: nn.Module) -> Batch:
+        """A document as the model reads it."""
 
     def losses(self, model: nn.Module, group: Any) -> Tensor:
         """The loss of each document of a group."""
@@ -97,16 +100,16 @@ class NextToken:
         documents = material.documents(length, most)
         self.length, self.count = length, len(documents)
         self.scored = min(length - 1, last or length)
-        self.groups = _grouped(documents.to(place(model)[0]))
+        self.groups: Sequence[Tensor] = _grouped(documents.to(place(model)[0]))
         self._keeps = "logits_to_keep" in parameters(model)
 
-    def batch(self) -> Batch:
-        return {"input_ids": self.groups[0][:1]}
+    def batch(self, model: nn.Module) -> Batch:
+        return _batch(model, self.groups[0][:1])
 
     def losses(self, model: nn.Module, group: Tensor) -> Tensor:
         keep = {"logits_to_keep": self.scored + 1} if self._keeps else {}
         logits = logits_of(_called(model, group, **keep))[:, -self.scored - 1 : -1]
-        return F.cross_entropy(logits.transpose(1, 2).float(), group[:, -self.scored :], reduction="none").mean(1)
+        return F.cross_entropy(_precise(logits.transpose(1, 2)), group[:, -self.scored :], reduction="none").mean(1)
 
 
 class MaskedToken:
@@ -130,16 +133,16 @@ class MaskedToken:
         shown = documents.scatter(1, chosen, mask)
         device = place(model)[0]
         parts = zip(*(_grouped(tensor.to(device), length) for tensor in (shown, chosen, answers)), strict=True)
-        self.groups = list(parts)
+        self.groups: Sequence[tuple[Tensor, ...]] = list(parts)
 
-    def batch(self) -> Batch:
-        return {"input_ids": self.groups[0][0][:1]}
+    def batch(self, model: nn.Module) -> Batch:
+        return _batch(model, self.groups[0][0][:1])
 
-    def losses(self, model: nn.Module, group: tuple[Tensor, Tensor, Tensor]) -> Tensor:
+    def losses(self, model: nn.Module, group: tuple[Tensor, ...]) -> Tensor:
         shown, chosen, answers = group
         logits = logits_of(_called(model, shown))
         picked = logits.gather(1, chosen.unsqueeze(-1).expand(-1, -1, logits.shape[-1]))
-        return F.cross_entropy(picked.transpose(1, 2).float(), answers, reduction="none").mean(1)
+        return F.cross_entropy(_precise(picked.transpose(1, 2)), answers, reduction="none").mean(1)
 
 
 class Pairs:
@@ -154,17 +157,17 @@ class Pairs:
             _columns(material, length, most) if material.columns else _passages(material.documents(length, 2 * most))
         )
         self.count = self.scored = len(first)
-        size = min(CANDIDATES, max(self.count // 2, 2))
-        self.groups = []
+        size = min(CANDIDATES, max(self.count // 4, 2))
+        self.groups: list[tuple[tuple[Tensor, Tensor], ...]] = []
         for start in range(0, self.count - size + 1, size):
             end = start + size if self.count - start >= 2 * size else self.count
             self.groups.append(tuple(_padded(side[start:end], device) for side in (first, second)))
             if end == self.count:
                 break
 
-    def batch(self) -> Batch:
+    def batch(self, model: nn.Module) -> Batch:
         ids, seen = self.groups[0][0]
-        return {"input_ids": ids[:1, : int(seen[0].sum())]}
+        return _batch(model, ids[:1, : int(seen[0].sum())])
 
     def losses(self, model: nn.Module, group: tuple[tuple[Tensor, Tensor], ...]) -> Tensor:
         one, two = (self._embedded(model, *side) for side in group)
@@ -184,13 +187,15 @@ class Pairs:
                 raise ArgumentError("task", NO_STATES, got="pairs")
             weights = shown.unsqueeze(-1).to(hidden.dtype)
             pooled = hidden[:, 0] if self._first_token else (hidden * weights).sum(1) / weights.sum(1)
-            found.append(F.normalize(pooled.float(), dim=-1))
+            found.append(F.normalize(_precise(pooled), dim=-1))
         return torch.cat(found)
 
 
 def logits_of(output: Any) -> Tensor:
     """The logits [B, T, V] in what a model returns."""
-    found = output if isinstance(output, Tensor) else getattr(output, "logits", getattr(output, "prediction_logits", None))
+    found = (
+        output if isinstance(output, Tensor) else getattr(output, "logits", getattr(output, "prediction_logits", None))
+    )
     if not isinstance(found, Tensor) or found.dim() != 3:
         raise ArgumentError("task", NO_LOGITS, got=type(output).__name__)
     return found
@@ -207,6 +212,10 @@ def takes_first_token(loaded: Loaded) -> bool:
     return modes == {"pooling_mode_cls_token"}
 
 
+def _batch(model: nn.Module, ids: Tensor) -> Batch:
+    return {"input_ids": ids} if "input_ids" in parameters(model) else ids
+
+
 def _called(model: nn.Module, ids: Tensor, **more: Any) -> Any:
     given = {name: value for name, value in more.items() if not refuses(model, name)}
     if "input_ids" not in parameters(model):
@@ -214,6 +223,10 @@ def _called(model: nn.Module, ids: Tensor, **more: Any) -> Any:
     if not refuses(model, "use_cache"):
         given["use_cache"] = False
     return call(model, {"input_ids": ids, **given})
+
+
+def _precise(values: Tensor) -> Tensor:
+    return values.to(torch.promote_types(values.dtype, torch.float32))
 
 
 def _room(ids: Tensor) -> int:
@@ -235,7 +248,8 @@ def _passages(documents: Tensor) -> tuple[list[list[int]], list[list[int]]]:
 
 def _columns(material: Material, length: int, most: int) -> tuple[list[list[int]], list[list[int]]]:
     """Pairs of a text in two columns, cut to a length."""
-    reading, sides = material.reading, ([], [])  # type: tuple[list[list[int]], list[list[int]]]
+    reading = material.reading
+    sides: tuple[list[list[int]], list[list[int]]] = ([], [])
     room = length - len(reading.before) - len(reading.after)
     for columns in material.columns[:most]:
         for side, text in zip(sides, columns, strict=True):

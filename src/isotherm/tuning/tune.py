@@ -5,7 +5,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from math import exp, isfinite, log
+from functools import partial
+from math import exp, log
 from typing import Literal
 
 import numpy as np
@@ -19,6 +20,7 @@ from isotherm.checkup.measure import look
 from isotherm.errors import ArgumentError, InputError, IsothermError
 from isotherm.language import Text
 from isotherm.probe import Capture
+from isotherm.record.plain import finite
 from isotherm.record.tune import (
     TUNE_SCHEMA,
     TemperatureGradient,
@@ -33,12 +35,12 @@ from isotherm.record.versions import versions
 from isotherm.student import mean_interval
 from isotherm.tuning import laws
 from isotherm.tuning.documents import Material
-from isotherm.tuning.estimate import Losses, optimum, spread
+from isotherm.tuning.estimate import Losses, enclosed, optimum, spread
 from isotherm.tuning.gaps import critical_of
 from isotherm.tuning.gradient import Slopes, slopes
 from isotherm.tuning.knobs import Knobs
 from isotherm.tuning.losses import Task, TaskName, make_task, task_of
-from isotherm.tuning.search import MOST, search
+from isotherm.tuning.search import MOST
 
 Floats = NDArray[np.float64]
 Per = Literal["layer", "head"]
@@ -62,7 +64,9 @@ class Settings:
     evaluations: int = MOST
 
 
-def tuned(loaded: Loaded, material: Material, lengths: tuple[int, ...], settings: Settings, told: Progress = nobody) -> TuneRecord:
+def tuned(
+    loaded: Loaded, material: Material, lengths: tuple[int, ...], settings: Settings, told: Progress = nobody
+) -> TuneRecord:
     """Tune a model that stays as it is: the factors are put on it only while its losses are measured."""
     started = time.perf_counter()
     name = task_of(loaded.model, settings.task)
@@ -111,9 +115,9 @@ class Tuning:
         """The best factor for all layers together at one length."""
         with self._running(task):
             with torch.no_grad():
-                captures = look(self.loaded.model, task.batch()).captures
+                captures = look(self.loaded.model, task.batch(self.loaded.model)).captures
             with self._knobs(task, captures) as knobs:
-                losses = search(lambda x: self._measure(task, knobs, x), self.settings.evaluations)
+                losses = enclosed(partial(self._measure, task, knobs), self.settings.evaluations)
             critical, within, freezing = critical_of(captures)
         points = tuple(_point(losses, x) for x in sorted(losses))
         loss, best = float(losses[0.0].mean()), _best(losses)
@@ -123,7 +127,7 @@ class Tuning:
         """The temperature gradient of the model as it is, and the steps along it that were asked for."""
         with self._running(task):
             with torch.no_grad():
-                captures = look(self.loaded.model, task.batch()).captures
+                captures = look(self.loaded.model, task.batch(self.loaded.model)).captures
             with self._knobs(task, captures) as knobs:
                 first = self._slopes(task, knobs)
                 return first.record(task), tuple(self._steps(task, knobs, first))
@@ -137,7 +141,7 @@ class Tuning:
             if not steep:
                 return
             name, head = max(steep, key=lambda at: abs(steep[at]))
-            losses = search(lambda x, n=name, h=head: self._measure(task, knobs, x, n, h), self.settings.evaluations)
+            losses = enclosed(partial(self._measure, task, knobs, name=name, head=head), self.settings.evaluations)
             best = _best(losses)
             done.add((name, head))
             knobs.turn(log(best.factor) if best.worth else 0.0, name, head)
@@ -174,7 +178,7 @@ class Tuning:
                 listed = ", ".join(names[:3]) + (" …" if len(names) > 3 else "")
                 raise ArgumentError("layers", NO_LAYER.format(names=listed or "-"), got=repr(wanted))
             chosen += found
-        knobs = Knobs(self.loaded.model, captures, task.batch(), chosen)
+        knobs = Knobs(self.loaded.model, captures, task.batch(self.loaded.model), chosen)
         self.layers = tuple(knobs.names)
         return knobs
 
@@ -193,20 +197,19 @@ class Tuning:
 
 def _point(losses: Losses, x: float) -> TunePoint:
     change, low, high = mean_interval(losses[x] - losses[0.0])
-    known = [value if isfinite(value) else None for value in (low, high)]
-    return TunePoint(exp(x), float(losses[x].mean()), change, *known)
+    return TunePoint(exp(x), float(losses[x].mean()), change, finite(low), finite(high))
 
 
 def _best(losses: Losses) -> TunedFactor:
     found = optimum(losses)
-    interval = [value if isfinite(value) else None for value in (found.gain_low, found.gain_high)]
     return TunedFactor(
         exp(found.x),
         exp(found.low),
         exp(found.high),
         found.loss,
         found.gain,
-        *interval,
+        finite(found.gain_low),
+        finite(found.gain_high),
         worth=found.gain_low > 0,
         enclosed=found.enclosed,
     )
