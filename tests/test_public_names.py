@@ -17,6 +17,7 @@ NAMES = [
     "RowStats",
     "Summary",
     "Valve",
+    "Written",
     "__version__",
     "apply",
     "attention",
@@ -31,6 +32,7 @@ NAMES = [
     "stats",
     "theory",
     "watch",
+    "write",
 ]
 
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from isotherm.checkup import Report, check
     from isotherm.monitor import Monitor, Valve, watch
     from isotherm.ops import AttentionResult, attention
-    from isotherm.setting import Applied, apply
+    from isotherm.setting import Applied, Written, apply, write
     from isotherm.stats import RowStats, Summary
 
 __version__ = "0.1.0"
@@ -29,6 +29,7 @@ __all__ = [
     "RowStats",
     "Summary",
     "Valve",
+    "Written",
     "__version__",
     "apply",
     "attention",
@@ -43,11 +44,14 @@ __all__ = [
     "stats",
     "theory",
     "watch",
+    "write",
 ]
 
 _HOME = {
     "Applied": "setting",
+    "Written": "setting",
     "apply": "setting",
+    "write": "setting",
     "AttentionResult": "ops",
     "attention": "ops",
     "Report": "checkup",

@@ -33,6 +33,7 @@ VERBS = {
     "check": Text(
         "Check a model: its temperature by layer and head, and its scale.", "检查模型：各层各头的温度与缩放。"
     ),
+    "set": Text("Write a model's folder at another temperature.", "写出处于另一温度的模型文件夹。"),
     "explain": Text("Put the claims about √d to the test, one experiment each.", "逐条用实验检验关于 √d 的论断。"),
     "explore": Text("Open the lesson: why √d, with pictures that move.", "打开教程：为什么是 √d，图随手动。"),
     "rules": Text("List the scale rules in use, or explain one.", "列出在用的缩放规则，或详解一条。"),

@@ -6,5 +6,6 @@
 """
 
 from isotherm.setting.applied import Applied, apply
+from isotherm.setting.written import Written, write
 
-__all__ = ["Applied", "apply"]
+__all__ = ["Applied", "Written", "apply", "write"]

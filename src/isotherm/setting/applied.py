@@ -1,8 +1,9 @@
 """`isotherm.apply`: put a rule on a model that is in use, and take it off again."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
+from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Self
 
@@ -15,14 +16,15 @@ from isotherm.checkup.given import prepare
 from isotherm.checkup.implementations import taking_turns
 from isotherm.checkup.loading.hub import folder_of
 from isotherm.checkup.loading.loaded import Loaded
-from isotherm.checkup.measure import Batch, Look, look
+from isotherm.checkup.measure import Batch, Look, call, look
 from isotherm.checkup.wrappers import called
 from isotherm.errors import ArgumentError
 from isotherm.language import Text
 from isotherm.probe import Capture
-from isotherm.setting.places import Held, places
+from isotherm.setting.at_call import AtCall, Missed
+from isotherm.setting.places import Held, at_call, places
 from isotherm.setting.scaled import hold, release
-from isotherm.setting.wanted import Request, Wanted, Where, factor_of, read, requested
+from isotherm.setting.wanted import Request, Wanted, Where, by_query, factor_of, read, requested
 
 NOTHING_SEEN = Text("a model whose attention can be seen ({why})", "能看到其注意力的模型（{why}）")
 NO_ATTENTION = Text("no attention ran", "没有运行任何注意力")
@@ -86,14 +88,29 @@ def apply(
     requests = read(rule, layers, heads)
     if not isinstance(model, nn.Module):
         raise ArgumentError("model", Text("a torch.nn.Module", "一个 torch.nn.Module"), got=type(model).__name__)
-    prepared = prepare(
-        Loaded(model, called(model), "python", folder_of(model)), _ids(model) if batch is None else batch
-    )
+    given = batch_for(model) if batch is None else batch
+    prepared = prepare(Loaded(model, called(model), "python", folder_of(model)), given)
     with taking_turns(model):
-        return Applied(planned(model, prepared, requests))
+        return put(model, prepared, plan(model, prepared, requests))
 
 
-def _ids(model: nn.Module) -> list[list[int]] | None:
+def put(model: nn.Module, batch: Batch, planned: "Plan") -> Applied:
+    """Do what is planned. Where something acts at a call, the model runs once: a call in which it cannot is told now."""
+    applied = Applied(planned.held)
+    if not any(isinstance(one.by, AtCall) for one in planned.held):
+        return applied
+    try:
+        with torch.random.fork_rng():
+            without_gradients(lambda: call(model, batch))
+    except BaseException as error:
+        applied.remove()
+        if isinstance(error, Missed):
+            raise ArgumentError("model", NOTHING_SEEN.format(why=error.text), got=type(model).__name__) from None
+        raise
+    return applied
+
+
+def batch_for(model: nn.Module) -> list[list[int]] | None:
     """Ids for a model of transformers that reads some; None for other models. Any will do: only q, k and where these come from
     are looked at."""
     if getattr(model, "main_input_name", None) != "input_ids":
@@ -106,25 +123,60 @@ def _ids(model: nn.Module) -> list[list[int]] | None:
     return ids
 
 
-def planned(model: nn.Module, batch: Batch, requests: Sequence[Request]) -> list[Held]:
-    """Where to multiply by what, for the requests."""
+@dataclass(frozen=True)
+class Plan:
+    """What to do to a model: where to multiply by what, and the factors by layer, of so many `layers`."""
+
+    held: tuple[Held, ...]
+    factors: Mapping[int, float | Tensor]
+    layers: int
+
+
+def plan(model: nn.Module, batch: Batch, requests: Sequence[Request]) -> Plan:
+    """What to do to a model for the requests. It runs once, or twice where heads of a norm are told apart."""
     looked = without_gradients(lambda: look(model, batch))
     _refuse_unseen(looked, requests)
     captures = looked.captures
-    factors = {index: factor_of(model, captures[index], index, one) for index, one in requested(requests, captures)}
+    chosen = list(requested(requests, captures))
+    factors = {index: factor_of(model, captures[index], index, one) for index, one in chosen}
     _agree_where_shared(captures, factors)
+    held = [*_constant(model, batch, captures, factors), *_by_query(model, captures, chosen)]
+    return Plan(tuple(held), factors, len(captures))
+
+
+def _constant(
+    model: nn.Module, batch: Batch, captures: Sequence[Capture], factors: Mapping[int, float | Tensor]
+) -> Iterator[Held]:
     wanted = {index: factor for index, factor in factors.items() if isinstance(factor, Tensor) or factor != 1}
-    norms = {
-        captures[i].q_factor.norm for i, factor in wanted.items() if isinstance(factor, Tensor) and factor.numel() > 1
-    }
+    by_head = [index for index, factor in wanted.items() if isinstance(factor, Tensor) and factor.numel() > 1]
+    norms = {captures[index].q_factor.norm for index in by_head}
     outputs = _outputs(model, batch, {norm for norm in norms if norm is not None})
-    members, found, done = Members(model), list[Held](), set[str]()
+    members, done = Members(model), set[str]()
     for index, factor in wanted.items():
         source = _place_name(captures[index])
         if source not in done:
-            found += places(members, captures[index], factor, outputs)
+            yield from _placed(members, captures[index], factor, outputs)
             done.add(source)
-    return found
+
+
+def _placed(members: Members, capture: Capture, factor: float | Tensor, outputs: dict[str, Tensor]) -> list[Held]:
+    """Before the call if possible, else at the call."""
+    try:
+        return list(places(members, capture, factor, outputs))
+    except ArgumentError as why:
+        try:
+            return [at_call(members, capture, factor)]
+        except ArgumentError:
+            raise why from None
+
+
+def _by_query(model: nn.Module, captures: Sequence[Capture], chosen: Iterable[tuple[int, Request]]) -> Iterator[Held]:
+    members, done = Members(model), set[str]()
+    for index, request in chosen:
+        rule, name = by_query(request, index), captures[index].name
+        if rule is not None and name not in done:
+            yield at_call(members, captures[index], rule, request.heads)
+            done.add(name)
 
 
 def _refuse_unseen(looked: Look, requests: Sequence[Request]) -> None:

@@ -11,7 +11,9 @@ from isotherm.checkup.changes import Members
 from isotherm.errors import ArgumentError
 from isotherm.language import Text
 from isotherm.probe import Capture, Factor
-from isotherm.setting.scaled import OnOutput, OnParameter
+from isotherm.scale import Rule
+from isotherm.setting.at_call import AtCall
+from isotherm.setting.scaled import Change, OnOutput, OnParameter
 
 REACHED = Text(
     "a model whose layer {layer} makes its queries by a projection or norm of their own ({why})",
@@ -21,6 +23,12 @@ UNTRACED = Text("the projection of its q was not found", "没有找到其 q 的�
 SHARED = Text("{source} makes its k as well", "{source} 同时产生其 k")
 NO_ROWS = Text("it is not known which features of {source} are which head", "不知道 {source} 的哪些特征属于哪个头")
 NO_AXIS = Text("the heads in the output of {source} were not found", "没有在 {source} 的输出中找到各个头")
+NO_CALL = Text(
+    "its attention, {what}, takes no number for each query; set_attn_implementation('sdpa') may help",
+    "其注意力 {what} 不能按查询取不同的数；可尝试 set_attn_implementation('sdpa')",
+)
+BY_QUERY = Text("its queries are multiplied by numbers of their own already", "其查询已各自乘有不同的数")
+SEEN_INTO = frozenset({"sdpa", "eager", "hand-written"})
 NEAR = 2e-2
 NO_MODULE = Text("{source} is neither a module nor a parameter of the model", "{source} 不是模型的模块或参数")
 
@@ -30,19 +38,21 @@ class Held:
     """A module, and the factor that it is to multiply by."""
 
     module: nn.Module
-    by: OnOutput
+    by: Change
 
 
 def places(members: Members, capture: Capture, factor: float | Tensor, outputs: dict[str, Tensor]) -> Iterator[Held]:
     """Where to multiply so that q·k of the captured layer is multiplied by a factor, one number or one for each head. `outputs`
     are what norms gave in the captured forward, by name."""
-    q, heads = capture.q_factor, capture.problem.q.shape[1]
+    q, heads, device = capture.q_factor, capture.problem.q.shape[1], capture.problem.q.device
     of_all = not isinstance(factor, Tensor) or factor.numel() == 1
     if q.kind == "untraced" or q.source is None:
         raise _refused(capture, UNTRACED)
     if q.kind == "normalised":
         if q.norm is None:
             raise _refused(capture, UNTRACED)
+        if q.norm == capture.k_factor.norm:
+            raise _refused(capture, SHARED.format(source=q.norm))
         module = members.modules.get(q.norm)
         if module is None:
             raise _refused(capture, NO_MODULE.format(source=q.norm))
@@ -50,7 +60,7 @@ def places(members: Members, capture: Capture, factor: float | Tensor, outputs: 
         return
     heads_of = _heads_of(capture, q, heads)
     whole = of_all and -1 not in heads_of
-    spread = factor if isinstance(factor, Tensor) and factor.numel() > 1 else _repeated(factor, heads)
+    spread = factor if isinstance(factor, Tensor) and factor.numel() > 1 else _repeated(factor, heads, device)
     if q.parts:
         for part in q.parts:
             owner, _, leaf = part.name.rpartition(".")
@@ -61,13 +71,15 @@ def places(members: Members, capture: Capture, factor: float | Tensor, outputs: 
             axis = part.axis - members.parameters[part.name].dim()
             yield Held(
                 members.modules[owner],
-                OnParameter(factor, name=leaf) if plain else OnParameter(spread, axis, tuple(along), leaf),
+                OnParameter(factor, name=leaf)
+                if plain
+                else OnParameter(spread, axis, torch.tensor(along, device=device), leaf),
             )
         return
     module = members.modules.get(q.source)
     if module is None:
         raise _refused(capture, NO_MODULE.format(source=q.source))
-    yield Held(module, OnOutput(factor) if whole else OnOutput(spread, -1, tuple(heads_of)))
+    yield Held(module, OnOutput(factor) if whole else OnOutput(spread, -1, torch.tensor(heads_of, device=device)))
 
 
 def _heads_of(capture: Capture, q: Factor, heads: int) -> list[int]:
@@ -111,14 +123,36 @@ def _by_head(capture: Capture, factor: float | Tensor, output: Tensor | None) ->
     for vectors, axis, heads_of in shaped:
         ratio = own / vectors.double().norm(dim=-1)
         if bool(((ratio / ratio.median() - 1).abs() < NEAR).all()):
-            return OnOutput(factor, axis, heads_of)
+            return OnOutput(factor, axis, torch.tensor(heads_of, device=q.device))
     raise _refused(capture, NO_AXIS.format(source=capture.q_factor.norm))
 
 
-def _repeated(factor: float | Tensor, heads: int) -> Tensor:
+def at_call(
+    members: Members, capture: Capture, by: Rule | float | Tensor, heads: tuple[int, ...] | None = None
+) -> Held:
+    """Where to multiply by a number for each query, or by what nothing before the call can be multiplied by."""
+    module = members.modules.get(capture.name)
+    if module is None or not capture.name or capture.implementation not in SEEN_INTO or not capture.affine:
+        raise unreachable(capture)
+    if isinstance(by, Rule) and capture.q_factor.kind == "per-query":
+        raise _refused(capture, BY_QUERY)
+    if capture.multiplied is not None:
+        raise _refused(capture, BY_QUERY)
+    problem = capture.problem
+    counts = problem.visibility.counts().expand(-1, -1, problem.q.shape[2])
+    causal = bool((counts[..., 0] < counts[..., -1]).any()) and capture.kind == "self"
+    return Held(module, AtCall(by, capture.name, causal, problem.scale, problem.softcap, heads))
+
+
+def _repeated(factor: float | Tensor, heads: int, device: torch.device) -> Tensor:
     if isinstance(factor, Tensor):
         return factor.reshape(1).expand(heads)
-    return torch.full((heads,), factor, dtype=torch.float64)
+    return torch.full((heads,), factor, dtype=torch.float32, device=device)
+
+
+def unreachable(capture: Capture) -> ArgumentError:
+    """The error for a layer in whose call nothing can be multiplied."""
+    return _refused(capture, NO_CALL.format(what=capture.implementation))
 
 
 def _refused(capture: Capture, why: Text) -> ArgumentError:

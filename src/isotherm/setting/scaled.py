@@ -9,11 +9,13 @@ Several settings may hold one module; each is removed by itself, in any order.
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+
+from isotherm.setting.at_call import AtCall, run_under
 
 HELD = "_isotherm_factors"
 """Where a module keeps its factors: a tuple, replaced as a whole."""
@@ -23,30 +25,29 @@ _lock = threading.Lock()
 @dataclass(eq=False)
 class OnOutput:
     """Multiplies a module's output: as a whole, or each head by a factor of its own. Head `heads_of[i]` has index `i` of
-    dimension `axis`; an index of −1 belongs to no head and stays."""
+    dimension `axis`, counted from the last; −1 stands for no head, and stays."""
 
     factor: float | Tensor
     axis: int = -1
-    heads_of: tuple[int, ...] | None = None
+    heads_of: Tensor | None = None
     name: str | None = None
 
     def on(self, tensor: Tensor) -> Tensor:
         """The tensor, multiplied in float32 or better. The result has its dtype."""
         factor = self.factor
         if self.heads_of is not None:
-            factor = self._spread(tensor)
+            factor = self._spread()
         if not isinstance(factor, Tensor):
             return tensor * factor
         working = torch.promote_types(tensor.dtype, torch.float32)
         return (tensor.to(working) * factor.to(tensor.device, working)).to(tensor.dtype)
 
-    def _spread(self, tensor: Tensor) -> Tensor:
+    def _spread(self) -> Tensor:
         """A factor for each index of the dimension, shaped to broadcast."""
         assert self.heads_of is not None
         assert isinstance(self.factor, Tensor)
         with_rest = torch.cat([self.factor.flatten(), self.factor.new_ones(1)])
-        along = with_rest[torch.tensor(self.heads_of, device=with_rest.device)]
-        return along.view(-1, *[1] * (-1 - self.axis if self.axis < 0 else tensor.dim() - 1 - self.axis))
+        return with_rest[self.heads_of.to(with_rest.device)].view(-1, *[1] * (-1 - self.axis))
 
 
 @dataclass(eq=False)
@@ -54,30 +55,34 @@ class OnParameter(OnOutput):
     """Multiplies the parameter `name` of a module, when it is read."""
 
 
-def hold(module: nn.Module, factor: OnOutput) -> None:
+Change = OnOutput | AtCall
+"""What a module may be asked to do."""
+
+
+def hold(module: nn.Module, factor: Change) -> None:
     """Have a module multiply by a factor."""
     with _lock:
         _hold(module, (*held(module), factor))
 
 
-def release(module: nn.Module, factor: OnOutput) -> None:
+def release(module: nn.Module, factor: Change) -> None:
     """Have a module multiply by a factor no longer. After the last one it is as it was."""
     with _lock:
         _hold(module, tuple(other for other in held(module) if other is not factor))
 
 
-def held(module: nn.Module) -> tuple[OnOutput, ...]:
+def held(module: nn.Module) -> tuple[Change, ...]:
     """The factors of a module."""
-    found: tuple[OnOutput, ...] = module.__dict__.get(HELD, ())
+    found: tuple[Change, ...] = module.__dict__.get(HELD, ())
     return found
 
 
-def _hold(module: nn.Module, factors: Sequence[OnOutput]) -> None:
+def _hold(module: nn.Module, factors: Sequence[Change]) -> None:
     current = type(module)
     own: type[nn.Module] = getattr(current, "isotherm_own_class", current)
     mine = current is own or "isotherm_own_class" in vars(current)  # somebody else's subclass of ours stays
     if factors:
-        names = frozenset(factor.name for factor in factors if factor.name is not None)
+        names = frozenset(one.name for one in factors if isinstance(one, OnOutput) and one.name is not None)
         module.__dict__[HELD] = tuple(factors)
         if mine:
             module.__class__ = _scaled(own, names)  # type: ignore[arg-type]  # a class is hashable
@@ -92,9 +97,12 @@ def _scaled(own: type[nn.Module], names: frozenset[str]) -> type[nn.Module]:
     """A subclass that multiplies its output, and these parameters."""
 
     def call(self: Any, *args: Any, **kwargs: Any) -> Any:
-        result = own.__call__(self, *args, **kwargs)
-        for factor in held(self):
-            if factor.name is None:
+        found = held(self)
+        rules = [one for one in found if isinstance(one, AtCall)]
+        run = own.__call__ if not rules else partial(run_under, rules, own.__call__)
+        result = run(self, *args, **kwargs)
+        for factor in found:
+            if isinstance(factor, OnOutput) and factor.name is None:
                 result = factor.on(result)
         return result
 
@@ -108,7 +116,7 @@ def _reader(name: str) -> Callable[[Any], Any]:
     def read(self: Any) -> Any:
         value = self._parameters[name]
         for factor in held(self):
-            if factor.name == name and value is not None:
+            if isinstance(factor, OnOutput) and factor.name == name and value is not None:
                 value = factor.on(value)
         return value
 

@@ -59,9 +59,13 @@ def read(wanted: Wanted, layers: Where, heads: int | Sequence[int] | None) -> tu
                 Text("none beside a mapping, which names them", "不与映射同用（映射已指明各层）"),
                 got=repr(layers),
             )
+        if not wanted:
+            raise ArgumentError("rule", Text("at least one layer", "至少一层"), got=repr(wanted))
         return tuple(Request(str(pattern), _read(what), chosen) for pattern, what in wanted.items())
     rule = _read(wanted)
     patterns: Sequence[str | int] = ["*"] if layers is None else [layers] if isinstance(layers, str | int) else layers
+    if not patterns:
+        raise ArgumentError("layers", Text("at least one layer", "至少一层"), got=repr(layers))
     return tuple(Request(str(pattern), rule, chosen) for pattern in patterns)
 
 
@@ -81,10 +85,6 @@ def _read(wanted: object) -> Rule | Tensor:
         if not isinstance(rule, Rule):
             raise ArgumentError("rule", KINDS, got=type(wanted).__name__)
     resolved = rule.resolve(Site.single(64, 1024))
-    if rule.per_query:
-        raise ArgumentError(
-            "rule", Text("a rule of one number for all queries", "对所有查询取同一个数的规则"), got=repr(str(rule))
-        )
     more = (resolved.normalise, resolved.softcap, resolved.sink, resolved.sigmoid_bias)
     if any(part is not None for part in more) or not rule.has_softmax:
         raise ArgumentError("rule", ONLY_MULTIPLIES, got=repr(str(rule)))
@@ -123,6 +123,14 @@ def factor_of(model: nn.Module, capture: Capture, index: int, request: Request) 
     if not request.heads or not 0 <= request.heads[0] <= request.heads[-1] < heads:
         raise ArgumentError("heads", NO_HEADS.format(last=heads - 1, layer=capture.name), got=list(request.heads))
     return _only(factor, request.heads, heads)
+
+
+def by_query(request: Request, layer: int) -> Rule | None:
+    """The part of a rule that has a number for each query; None if there is none."""
+    if isinstance(request.what, Tensor):
+        return None
+    parts = tuple(part for part in request.what.at_layer(layer).factors if part.per_query)
+    return None if not parts else parts[0] if len(parts) == 1 else Product(parts)
 
 
 def _only(factor: float | Tensor, chosen: Sequence[int], heads: int) -> float | Tensor:

@@ -1,0 +1,92 @@
+"""A new model folder, made beside its place and moved there whole: nothing is half-written, and nothing is lost."""
+
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from secrets import token_hex
+
+from isotherm.errors import ArgumentError, IsothermError
+from isotherm.language import Text
+from isotherm.report.files import write_error
+
+OTHER_WEIGHTS = (
+    "*.bin", "*.pt", "*.pth", "*.ckpt", "*.h5", "*.msgpack", "*.onnx", "*.onnx_data", "*.gguf", "*.ot", "*.tflite",
+    "consolidated*.safetensors", "onnx", "openvino", "coreml", "original", ".git", ".cache", "__pycache__",
+)  # fmt: skip
+"""The same weights in other formats, which would stay as they were, and what version control keeps."""
+EXISTS = Text("{out} exists; --force (force=True) replaces it", "{out} 已存在；--force（force=True）可替换它")
+NO_ROOM = Text(
+    "cannot write {out}: {needed:.3g} MiB are needed, and {there:.3g} are free",
+    "无法写入 {out}：需要 {needed:.3g} MiB，仅剩 {there:.3g} MiB",
+)
+APART = Text("a folder outside of the model's own", "模型自身文件夹之外的文件夹")
+
+
+def check_place(out: Path, source: Path, *, force: bool) -> None:
+    """Refuse a place that is taken, is the model's own, or has too little room, before any work is done."""
+    target, own = out.resolve(), source.resolve()
+    if target == own or own in target.parents or target in own.parents:
+        raise ArgumentError("out", APART, got=str(out))
+    if os.path.lexists(out) and not force:
+        raise IsothermError(EXISTS.format(out=out))
+    if out.exists() and not out.is_dir():
+        raise write_error(out, Text("it is not a folder", "它不是文件夹"))
+    if not target.parent.is_dir():
+        raise write_error(out, Text("the folder around it does not exist", "其所在的文件夹不存在"))
+    needed, there = _size(source), shutil.disk_usage(target.parent).free
+    if needed > there:
+        raise IsothermError(NO_ROOM.format(out=out, needed=needed / 2**20, there=there / 2**20))
+
+
+@contextmanager
+def copied(source: Path, part: Path, out: Path) -> Iterator[Path]:
+    """A copy of a folder, of which `part` holds the model, without the same weights in other formats.
+
+    At the end of the block it becomes `out`, and what was there before is removed. After an error it is gone, and what was
+    there before stays.
+    """
+    target = out.resolve()
+    beside = target.with_name(f".{target.name}.{token_hex(4)}.part")
+    try:
+        try:
+            shutil.copytree(source, beside, ignore=lambda at, names: _left(Path(at), names, part), copy_function=_copy)
+            yield beside
+            _move(beside, target)
+        except shutil.Error as error:
+            first = error.args[0][0]
+            raise write_error(out, Text(str(first[2]), str(first[2]))) from None
+        except OSError as error:
+            raise write_error(out, error) from error
+    finally:
+        shutil.rmtree(beside, ignore_errors=True)
+
+
+def _left(folder: Path, names: list[str], part: Path) -> set[str]:
+    """What is not copied of a folder."""
+    return shutil.ignore_patterns(*OTHER_WEIGHTS)(str(folder), names) if folder == part else set()
+
+
+def _copy(source: str, target: str) -> None:
+    """Copy a file's content (of a link, that of its target), writable by its owner: a cache's files may be read-only."""
+    shutil.copyfile(source, target)
+
+
+def _move(beside: Path, target: Path) -> None:
+    """Put a finished folder in its place."""
+    if not target.exists():
+        beside.rename(target)
+        return
+    before = target.with_name(f".{target.name}.{token_hex(4)}.old")
+    target.rename(before)
+    try:
+        beside.rename(target)
+    except OSError:
+        before.rename(target)
+        raise
+    shutil.rmtree(before, ignore_errors=True)
+
+
+def _size(folder: Path) -> int:
+    return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
