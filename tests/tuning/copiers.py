@@ -8,7 +8,7 @@ from torch import nn
 
 from isotherm.checkup.loading.loaded import Loaded
 from isotherm.models import Decoder, Shape
-from isotherm.tuning.documents import Material, Reading
+from isotherm.tuning.documents import Material, TextReader
 
 WORDS, HALF = 24, 12
 
@@ -62,4 +62,4 @@ def words(text: str) -> list[int]:
 def material(count: int = 96, seed: int = 7) -> Material:
     """Held-out sequences, one a line."""
     lines = [" ".join(map(str, row)) for row in sequences(count, seed).tolist()]
-    return Material("held-out", "\n".join(lines), Reading(words, mask=0), "lines")
+    return Material("held-out", "\n".join(lines), TextReader(words, mask=0), "lines")

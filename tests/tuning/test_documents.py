@@ -3,13 +3,13 @@ import pytest
 from isotherm.checkup.load import Loading, load
 from isotherm.errors import InputError
 from isotherm.language import LANGUAGES
-from isotherm.tuning.documents import LEAST, Material, Reading, reading_of
+from isotherm.tuning.documents import LEAST, Material, TextReader, reading_of
 
-NUMBERS = Reading(lambda text: [int(word) for word in text.split()])
-FRAMED = Reading(NUMBERS.encode, (100,), (101, 102))
+NUMBERS = TextReader(lambda text: [int(word) for word in text.split()])
+FRAMED = TextReader(NUMBERS.encode, (100,), (101, 102))
 
 
-def counting(count: int, reading: Reading = NUMBERS) -> Material:
+def counting(count: int, reading: TextReader = NUMBERS) -> Material:
     return Material("numbers.txt", " ".join(map(str, range(count))), reading)
 
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from isotherm.checkup.load import Loaded, Loading
     from isotherm.checkup.loading.loaded import Precision, Progress
     from isotherm.record.tune import TuneRecord
-    from isotherm.tuning.documents import Reading
+    from isotherm.tuning.documents import TextReader
 
 ABOUT = Text(
     "Find the scale at which a model does best on held-out text: at each length, with intervals, and whether changing it is"
@@ -87,10 +87,10 @@ def made(model: str | None, given: dict[str, Any]) -> "TuneRecord":
             return tuned(loaded, material, lengths, settings, told)
 
 
-def opened(model: str | None, given: dict[str, Any], told: "Progress") -> tuple["Loaded", "Reading"]:
+def opened(model: str | None, given: dict[str, Any], told: "Progress") -> tuple["Loaded", "TextReader"]:
     """The model and what reads its text: of `isotherm train`'s runs their own vocabulary, else the tokenizer in the folder."""
     from isotherm.checkup.load import Loaded, load
-    from isotherm.tuning.documents import Reading, reading_of
+    from isotherm.tuning.documents import TextReader, reading_of
 
     path = Path(model) if model is not None else None
     if path is None or not (path / "checkpoints").is_dir():
@@ -102,7 +102,7 @@ def opened(model: str | None, given: dict[str, Any], told: "Progress") -> tuple[
     trained = open_any(path, device="cpu" if given["device"] == "auto" else given["device"], say=say)
     if trained.config.data.kind != "text":
         raise InputError(path, ONLY_TEXT.format(kind=trained.config.data.kind))
-    reading = Reading(lambda text: trained.vocabulary.encode([text])[0], mask=UNKNOWN)
+    reading = TextReader(lambda text: trained.vocabulary.encode([text])[0], mask=UNKNOWN)
     return Loaded(trained.model, path.resolve().name, str(path)), reading
 
 

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from isotherm.language import Text
+from isotherm.record.tune import TemperatureGradient
 
 SCHEMA = "isotherm.check/1"
 
@@ -292,3 +293,4 @@ class CheckRecord:
     cost: Cost
     context: Context | None = None
     not_compared: tuple[NotCompared, ...] = ()
+    temperature_gradient: TemperatureGradient | None = None

@@ -32,7 +32,7 @@ TOO_SHORT_LINES = Text(
 
 
 @dataclass(frozen=True)
-class Reading:
+class TextReader:
     """A tokenizer: text to ids without special tokens, the special ids around each document, and the mask's id."""
 
     encode: Callable[[str], list[int]]
@@ -41,11 +41,11 @@ class Reading:
     mask: int | None = None
 
 
-def reading_of(loaded: Loaded, tokenizer: Any) -> Reading:
+def reading_of(loaded: Loaded, tokenizer: Any) -> TextReader:
     """The reading by this tokenizer, one of transformers' or any function from text to ids; by the model's own if None."""
     found = tokenizer_of(loaded) if tokenizer is None else tokenizer
     if not hasattr(found, "model_max_length"):
-        return Reading(lambda text: _ids(found(text)))
+        return TextReader(lambda text: _ids(found(text)))
 
     def plain(text: str) -> list[int]:
         return _ids(found(text, add_special_tokens=False, verbose=False))
@@ -54,7 +54,7 @@ def reading_of(loaded: Loaded, tokenizer: Any) -> Reading:
     starts = range(len(whole) - len(inner) + 1)
     place = next((at for at in starts if whole[at : at + len(inner)] == inner), 0)
     after = () if not inner else whole[place + len(inner) :]
-    return Reading(plain, tuple(whole[:place]), tuple(after), found.mask_token_id)
+    return TextReader(plain, tuple(whole[:place]), tuple(after), found.mask_token_id)
 
 
 def _ids(encoded: Any) -> list[int]:
@@ -66,7 +66,7 @@ def _ids(encoded: Any) -> list[int]:
 class Material:
     """A text, read once. `name` is what errors call it."""
 
-    def __init__(self, name: str, text: str, reading: Reading, cut: Cut = "windows") -> None:
+    def __init__(self, name: str, text: str, reading: TextReader, cut: Cut = "windows") -> None:
         self.name, self.text, self.reading, self.cut = name, text, reading, cut
 
     @cached_property

@@ -49,7 +49,7 @@ class Optimum:
     enclosed: bool
 
 
-class Curve:
+class FittedCurve:
     """A polynomial in x − centre through losses at a few x, by least squares; `places` are where it can be trusted."""
 
     def __init__(self, xs: Floats, centre: float) -> None:
@@ -91,7 +91,7 @@ def optimum(losses: Losses, seed: int = 0) -> Optimum:
     as_is = np.asarray(losses[0.0], float)
     for reach in REACHES:
         xs, table = around(losses, reach)
-        curve = Curve(xs, float(xs.mean()))
+        curve = FittedCurve(xs, float(xs.mean()))
         x = float(curve.lowest(table.mean(0)))
         low, high = map(float, np.quantile(curve.lowest(_resampled(table, seed)), [0.025, 0.975]))
         if xs[0] < low <= high < xs[-1]:
@@ -122,7 +122,7 @@ def _resampled(table: Floats, seed: int) -> Floats:
     return means
 
 
-def _gains(curve: Curve, table: Floats, as_is: Floats) -> Floats:
+def _gains(curve: FittedCurve, table: Floats, as_is: Floats) -> Floats:
     """For each document, its loss as it is less its fitted loss at the optimum of the documents in other folds."""
     count = len(table)
     folds = np.arange(count) % min(FOLDS, count)

@@ -85,7 +85,7 @@ def make_task(loaded: Loaded, material: Material, name: TaskName, length: int, m
     """The task on documents of this length. Only the `last` tokens of each count, if that is given."""
     model = loaded.model
     if name == "pairs":
-        return Pairs(loaded, material, length, most)
+        return PairedPassages(loaded, material, length, most)
     if name == "masked":
         return MaskedToken(model, material, length, most, last)
     return NextToken(model, material, length, most, last)
@@ -145,7 +145,7 @@ class MaskedToken:
         return F.cross_entropy(_precise(picked.transpose(1, 2)), answers, reduction="none").mean(1)
 
 
-class Pairs:
+class PairedPassages:
     """Find what belongs to each passage: the second column of the text, or else the passage that follows it."""
 
     name: TaskName = "pairs"
@@ -247,7 +247,7 @@ def _passages(documents: Tensor) -> tuple[list[list[int]], list[list[int]]]:
 
 
 def _columns(material: Material, length: int, most: int) -> tuple[list[list[int]], list[list[int]]]:
-    """Pairs of a text in two columns, cut to a length."""
+    """PairedPassages of a text in two columns, cut to a length."""
     reading = material.reading
     sides: tuple[list[list[int]], list[list[int]]] = ([], [])
     room = length - len(reading.before) - len(reading.after)

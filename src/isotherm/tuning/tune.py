@@ -71,7 +71,7 @@ def tuned(
     started = time.perf_counter()
     name = task_of(loaded.model, settings.task)
     tasks = [make_task(loaded, material, name, n, settings.documents, settings.last) for n in sorted(set(lengths))]
-    run = Tuning(loaded, settings, told, len(tasks))
+    run = TuneRun(loaded, settings, told, len(tasks))
     with taking_turns(loaded.model):
         found = tuple(map(run.length, tasks))
         gradient, steps = run.along(tasks[0])
@@ -100,7 +100,15 @@ def tuned(
     )
 
 
-class Tuning:
+def gradient_of(loaded: Loaded, material: Material, length: int, told: Progress = nobody) -> TemperatureGradient:
+    """The temperature gradient alone, on documents of this length."""
+    settings = Settings()
+    task = make_task(loaded, material, task_of(loaded.model, "auto"), length, settings.documents, None)
+    with taking_turns(loaded.model):
+        return TuneRun(loaded, settings, told, 0).along(task)[0]
+
+
+class TuneRun:
     """One run: it holds the settings, counts evaluations and tells how far it is."""
 
     def __init__(self, loaded: Loaded, settings: Settings, told: Progress, lengths: int) -> None:

@@ -66,9 +66,7 @@ def show(record: TuneRecord, console: Console, language: Language) -> None:
         heading(console, STEPS, language)
         _steps(record, console, language)
     if record.gradient is not None:
-        note = GRADIENT_NOTE.format(n=thousands(record.gradient.length))
-        heading(console, GRADIENT, language, note)
-        _gradient(record.gradient, console, language)
+        show_gradient(record.gradient, console, language)
 
 
 def _lengths(record: TuneRecord, console: Console, language: Language) -> None:
@@ -118,8 +116,9 @@ def _steps(record: TuneRecord, console: Console, language: Language) -> None:
     console.print(made)
 
 
-def _gradient(found: TemperatureGradient, console: Console, language: Language) -> None:
-    """The steepest heads beyond noise."""
+def show_gradient(found: TemperatureGradient, console: Console, language: Language) -> None:
+    """Print the steepest heads beyond noise."""
+    heading(console, GRADIENT, language, GRADIENT_NOTE.format(n=thousands(found.length)))
     known = [
         (value, margin, layer, head)
         for layer, values, margins in zip(found.layers, found.gradient, found.margin, strict=True)
