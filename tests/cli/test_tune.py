@@ -9,7 +9,9 @@ from isotherm.language import LANGUAGES
 from isotherm.record import to_plain
 from tests.report import tuned
 
-TEXT = " ".join(f"The ferry number {number} left the harbour in the fog, and came home at noon." for number in range(60))
+TEXT = " ".join(
+    f"The ferry number {number} left the harbour in the fog, and came home at noon." for number in range(60)
+)
 
 
 @pytest.fixture

@@ -38,6 +38,8 @@ def test_a_gain_is_said_with_its_factor():
     open_ended = replace(
         record, lengths=(replace(record.lengths[0], best=tuned.best(1.4, worth=False, enclosed=False)),)
     )
+    beyond = replace(record, lengths=(replace(record.lengths[0], best=tuned.best(32.0, enclosed=False)),))
+    assert "A factor of 32 gains, and one beyond may gain more" in " ".join(shown(beyond).split())
     assert "interval open" in " ".join(shown(open_ended).split())
 
 

@@ -1,7 +1,7 @@
 """What the views of a tuned model say: sentences made of a record."""
 
 from isotherm.language import Text
-from isotherm.record.tune import TunedFactor, TunedLength, TuneRecord, TuneStep
+from isotherm.record.tune import TunedFactor, TuneRecord, TuneStep
 from isotherm.report.digits import number, thousands
 
 TASKS = {
@@ -22,6 +22,10 @@ KEEP_SOME = Text(
     "在 {keep} 词元处保持现有缩放；在 {change} 处有超出噪声的收益",
 )
 CHANGE = Text("Multiply the scale by {factor} ({low} to {high})", "将缩放乘以 {factor}（{low} 至 {high}）")
+CHANGE_OPEN = Text(
+    "A factor of {factor} gains, and one beyond may gain more: it is the last that was tried",
+    "倍数 {factor} 有益，再远或许更好：它是所试的最后一个",
+)
 CHANGE_ALL = Text("A gain beyond noise at every length", "在每个长度上都有超出噪声的收益")
 CHANGE_STEPS = Text(
     "{n} of {steps} steps by {per} gain beyond noise: the loss falls from {before} to {after}",
@@ -63,7 +67,8 @@ def verdict(record: TuneRecord) -> Text:
     if not change:
         return KEEP
     if len(record.lengths) == 1:
-        return CHANGE.format(**said(record.lengths[0].best))
+        best = record.lengths[0].best
+        return (CHANGE if best.enclosed else CHANGE_OPEN).format(**said(best))
     keep = [one for one in record.lengths if not one.best.worth]
     if not keep:
         return CHANGE_ALL
@@ -134,8 +139,3 @@ def shape(record: TuneRecord) -> Text:
         device=record.device,
         seconds=number(record.seconds, 2),
     )
-
-
-def unclear(one: TunedLength) -> bool:
-    """Whether the curve of this length has no minimum within what was tried."""
-    return not one.best.enclosed
