@@ -41,7 +41,9 @@ def main(rounds: int) -> None:
             leaves = knobs.leaves()
             times["gradient"].append(timed(lambda leaves=leaves: torch.autograd.grad(loss(), leaves)))
     least = {name: min(values) for name, values in times.items()}
-    print(json.dumps({**least, "ratio": least["gradient"] / least["plain"], "rounds": rounds, "torch": torch.__version__}))
+    print(
+        json.dumps({**least, "ratio": least["gradient"] / least["plain"], "rounds": rounds, "torch": torch.__version__})
+    )
 
 
 def timed(work: Callable[[], object]) -> float:

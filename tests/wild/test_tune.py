@@ -15,7 +15,7 @@ from isotherm.tuning.tune import Settings, tuned
 from tests.wild.trained import TRAINED, attentions
 
 pytestmark = pytest.mark.wild
-LENGTH, SEQUENCES, LAYER = 100, 800, 1
+LENGTH, SEQUENCES, LAYER = 100, 1100, 1
 RESIDUES = "ACDEFGHIKLMNPQRSTVWY"
 
 
