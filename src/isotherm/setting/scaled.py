@@ -106,10 +106,20 @@ def _scaled(own: type[nn.Module], names: frozenset[str]) -> type[nn.Module]:
                 result = factor.on(result)
         return result
 
+    def reduced(self: Any, protocol: int) -> tuple[Any, ...]:
+        rest: Any = own.__reduce_ex__(self, protocol)
+        return _blank, (own, names), *rest[2:]
+
     members: dict[str, Any] = {name: property(_reader(name)) for name in names}
-    members |= {"__call__": call, "isotherm_own_class": own}
+    members |= {"__call__": call, "__reduce_ex__": reduced, "isotherm_own_class": own}
     members |= {name: getattr(own, name) for name in ("__module__", "__qualname__", "__doc__")}
     return type(own.__name__, (own,), members)
+
+
+def _blank(own: type[nn.Module], names: frozenset[str]) -> nn.Module:
+    """What a pickled or copied module starts from."""
+    kind = _scaled(own, names)  # type: ignore[arg-type]
+    return kind.__new__(kind)
 
 
 def _reader(name: str) -> Callable[[Any], Any]:

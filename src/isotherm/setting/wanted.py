@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from isotherm.checkup.audit import effective
+from isotherm.checkup.changes import plain
 from isotherm.checkup.declare import declared
 from isotherm.checkup.layers import place_of
 from isotherm.errors import ArgumentError, named
@@ -33,7 +34,7 @@ ONLY_MULTIPLIES = Text("a rule that only multiplies q·k", "只把 q·k 乘以�
 ONE_A_HEAD = Text("a rule with one number for each head", "每个头一个数的规则")
 KNOWN_SCALE = Text(
     "a factor such as x0.5 for {layer}, whose scale in force is not known ({why})",
-    "{layer} 的系数（如 x0.5），因为其实际缩放未知（{why}）",
+    "{layer} 的倍数（如 x0.5），因为其实际缩放未知（{why}）",
 )
 NO_LAYER = Text("a name, pattern or index of a layer (layers: {layers})", "某一层的名称、模式或序号（各层：{layers}）")
 NO_HEADS = Text("heads from 0 to {last} in {layer}", "{layer} 中 0 到 {last} 的头")
@@ -146,7 +147,7 @@ def _only(factor: float | Tensor, chosen: Sequence[int], heads: int) -> float | 
 
 def _ratio(model: nn.Module, capture: Capture, index: int, rule: Rule) -> float | Tensor:
     """What the rule asks for, divided by what is in force: exactly 1 if that is the same."""
-    place = place_of(dict(modules_of(model)), index, capture)
+    place = place_of({plain(name): module for name, module in modules_of(model)}, index, capture)
     rule = rule.at_layer(place.layer)
     constant = Product(tuple(part for part in rule.factors if not part.per_query))
     multiplier = constant.resolve(Site.single(place.head_dim, 1024, place.heads)).multiplier

@@ -21,11 +21,12 @@ from isotherm.checkup.measure import Batch, call
 from isotherm.errors import ArgumentError, InputError
 from isotherm.language import Text
 from isotherm.record import Finding
-from isotherm.setting.applied import Plan, batch_for, plan, put
+from isotherm.setting.applied import batch_for, put
 from isotherm.setting.checkpoint import Stored, find, stored
 from isotherm.setting.configuration import NewValue, expressed, write_values
 from isotherm.setting.fold import Edit, edits
 from isotherm.setting.new_folder import check_place, copied
+from isotherm.setting.plan import Plan, plan
 from isotherm.setting.repair import repairs
 from isotherm.setting.wanted import Wanted, Where, read
 
@@ -40,7 +41,7 @@ ADAPTER = Text(
 QUANTISED = Text(
     "its weights are quantised, and a factor cannot be folded into them; write the rule into the weights that it was made from,"
     " then quantise",
-    "其权重已量化，无法折入系数；请先把规则写入量化前的权重，再行量化",
+    "其权重已量化，无法折入倍数；请先把规则写入量化前的权重，再行量化",
 )
 APART = Text(
     "the model loaded from the written folder is {gap:.3g} away from what isotherm.apply gives (its largest output is"
@@ -91,7 +92,8 @@ def write(
     requests = None if rule is None else read(rule, layers, heads)
     spec, target = os.fspath(model), Path(os.fspath(out)).expanduser()
     if (path := path_of(spec)).is_dir():
-        check_place(target, path, force=force)  # before anything is loaded
+        check_place(target, path, force=force)
+        _part(path, spec)  # both before anything is loaded
     loaded = load(spec, loading)
     copy = Copy(*_source(loaded, spec), target)
     check_place(target, copy.source, force=force)
@@ -134,13 +136,18 @@ def _source(loaded: Loaded, spec: str) -> tuple[Path, Path]:
     root = path if path.is_dir() else None if loaded.folder is None else Path(loaded.folder)
     if root is None or path.is_file() or not root.is_dir():
         raise ArgumentError("model", A_FOLDER, got=spec)
-    kind = kind_of(root)
+    return root, _part(root, spec)
+
+
+def _part(folder: Path, spec: str) -> Path:
+    """The part of a folder that holds the transformer. Refused if its weights cannot be changed."""
+    kind = kind_of(folder)
     if kind == "adapter":
         raise InputError(spec, ADAPTER)
-    part = root / transformer_part(root) if kind == "sentence" else root
-    if "quantization_config" in read_object(part / "config.json"):
+    part = folder / transformer_part(folder) if kind == "sentence" else folder
+    if (part / "config.json").is_file() and read_object(part / "config.json").get("quantization_config"):
         raise InputError(spec, QUANTISED)
-    return root, part
+    return part
 
 
 def _outputs_under(model: nn.Module, batch: Batch, planned: Plan) -> list[Tensor]:
@@ -159,10 +166,8 @@ def _outputs(model: nn.Module, batch: Batch) -> list[Tensor]:
 
 def _to_write(model: nn.Module, batch: Batch, planned: Plan, part: Path) -> tuple[tuple[Stored, Edit], ...]:
     """Each stored tensor to change, with its edit."""
-    values, tensors = Members(model).parameters, stored(part)
-    return tuple(
-        (find(one.parameter, values[one.parameter], tensors), one) for one in edits(model, batch, planned.held)
-    )
+    asked, values, tensors = edits(model, batch, planned.held), Members(model).parameters, stored(part)
+    return tuple((find(one.parameter, values[one.parameter], tensors), one) for one in asked)
 
 
 def _write(

@@ -64,18 +64,15 @@ def slopes(model: nn.Module, knobs: Knobs, task: Task, tell: Callable[[float], o
     """The gradient at the factors as they are: one forward and one backward pass over all documents."""
     found, sizes, losses = [], [], []
     leaves = knobs.leaves()
-    try:
-        for number, group in enumerate(task.groups):
-            with torch.enable_grad():
-                each = task.losses(model, group)
-                gradients = torch.autograd.grad(each.mean(), leaves, allow_unused=True)
-            rows = [torch.zeros_like(a) if g is None else g * a for a, g in zip(leaves, gradients, strict=True)]
-            found.append(torch.cat(rows).detach().double().cpu().numpy())
-            sizes.append(len(each))
-            losses.append(float(each.detach().double().mean()))
-            tell((number + 1) / len(task.groups))
-    finally:
-        knobs.rest()
+    for number, group in enumerate(task.groups):
+        with torch.enable_grad():
+            each = task.losses(model, group)
+            gradients = torch.autograd.grad(each.mean(), leaves, allow_unused=True)
+        rows = [torch.zeros_like(a) if g is None else g * a for a, g in zip(leaves, gradients, strict=True)]
+        found.append(torch.cat(rows).detach().double().cpu().numpy())
+        sizes.append(len(each))
+        losses.append(float(each.detach().double().mean()))
+        tell((number + 1) / len(task.groups))
     shares = np.array(sizes, float) / sum(sizes)
     return Slopes({name: knobs.heads[name] for name in knobs.names}, np.stack(found), shares, np.array(losses))
 

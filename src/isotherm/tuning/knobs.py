@@ -30,8 +30,12 @@ class Knobs:
         self.names = [name for name in self.heads if name in layers] if layers else list(self.heads)
         q = captures[0].problem.q
         dtype = torch.promote_types(q.dtype, torch.float32)
-        self.factors = {name: torch.ones(self.heads[name], device=q.device, dtype=dtype) for name in self.names}
-        self._applied = apply(model, self.factors, batch=batch)
+        with torch.enable_grad():  # what `apply` makes of the factors belongs to their graph
+            self.factors = {
+                name: torch.ones(self.heads[name], device=q.device, dtype=dtype, requires_grad=True)
+                for name in self.names
+            }
+            self._applied = apply(model, self.factors, batch=batch)
 
     def turn(self, x: float, name: str | None = None, head: int | None = None) -> None:
         """Set ln factor: of everything, of one layer, or of one head."""
@@ -41,13 +45,8 @@ class Knobs:
                 (factors if head is None else factors[head : head + 1]).fill_(exp(x))
 
     def leaves(self) -> list[Tensor]:
-        """The factors, now requiring a gradient."""
-        return [factor.requires_grad_(True) for factor in self.factors.values()]
-
-    def rest(self) -> None:
-        """The factors without gradients again."""
-        for factor in self.factors.values():
-            factor.requires_grad_(False)
+        """The factors, in the order of `names`."""
+        return list(self.factors.values())
 
     def __enter__(self) -> Self:
         return self

@@ -1,0 +1,163 @@
+"""Rules with a number for each query: the true position and the true number of keys, at each step of decoding too."""
+
+from math import log
+
+import pytest
+import torch
+
+import isotherm
+from isotherm.errors import ArgumentError, InputError
+from isotherm.models import Attention as OurAttention
+from isotherm.models import Shape
+from tests.checkup.models import Attention, Model
+from tests.checkup.models import batch as rows
+from tests.setting.architectures import batch, build, output
+
+pytest.importorskip("transformers")
+RULES = ["log-n:3", "ssmax:0.5", "llama-4:2,0.5", "ministral-3:3,0.4*x1.5"]
+
+
+def captured(model, given):
+    with isotherm.probe.probe(model) as seen, torch.no_grad():
+        model(**given)
+    return seen.captures
+
+
+@pytest.mark.parametrize("implementation", ["sdpa", "eager"])
+@pytest.mark.parametrize("name", ["Llama", "DeepseekV3", "Mistral"])
+def test_decoding_with_a_cache_equals_decoding_without(name, implementation):
+    model = build(name)
+    model.set_attn_implementation(implementation)
+    ids = batch(model)["input_ids"]
+    before = output(model, {"input_ids": ids})
+    for rule in RULES:
+        past, steps = None, []
+        with isotherm.apply(model, rule):
+            whole = output(model, {"input_ids": ids})
+            for token in ids.split([4, *[1] * (ids.shape[1] - 4)], 1):
+                with torch.no_grad():
+                    result = model(token, past_key_values=past, use_cache=True)
+                past = result.past_key_values
+                steps.append(result.last_hidden_state)
+        assert torch.allclose(torch.cat(steps, 1), whole, atol=2e-5), rule
+        assert not torch.allclose(whole, before, atol=1e-2), rule
+    assert torch.equal(output(model, {"input_ids": ids}), before)
+
+
+@pytest.mark.parametrize("name", ["GPTJ", "Bloom", "Gemma2", "Falcon"])
+def test_hand_written_attention_decodes_alike(name):
+    model = build(name)
+    ids = batch(model)["input_ids"]
+    with isotherm.apply(model, "log-n:2*x0.8"), torch.no_grad():
+        whole = output(model, {"input_ids": ids})
+        first = model(ids[:, :7], use_cache=True)
+        rest = model(ids[:, 7:], past_key_values=first.past_key_values, use_cache=True)
+    assert torch.allclose(torch.cat([first.last_hidden_state, rest.last_hidden_state], 1), whole, atol=2e-5)
+
+
+def test_generation_under_padding_and_a_static_cache():
+    import transformers
+
+    torch.manual_seed(0)
+    config = transformers.LlamaConfig(hidden_size=32, num_hidden_layers=1, vocab_size=64, eos_token_id=None)
+    model, ids = transformers.LlamaForCausalLM(config).eval(), torch.randint(3, 64, (2, 5))
+    how = {"max_new_tokens": 4, "do_sample": False, "pad_token_id": 0}
+    padded = {"input_ids": torch.cat([torch.zeros(2, 3, dtype=torch.long), ids], 1)}
+    padded["attention_mask"] = (padded["input_ids"] != 0).long()
+    with isotherm.apply(model, "log-n:2*x3"):
+        with_cache = model.generate(ids, **how)
+        assert torch.equal(model.generate(ids, use_cache=False, **how), with_cache)
+        assert torch.equal(model.generate(ids, cache_implementation="static", **how), with_cache)
+        assert torch.equal(
+            model.generate(**padded, **how)[:, 3:], with_cache
+        )  # padding is not visible, and does not count
+
+
+def test_the_number_of_keys_is_that_of_the_window():
+    model = build("Mistral")
+    given = batch(model, 14)
+    with isotherm.apply(model, "log-n:2"):
+        ruled = captured(model, given)[0].problem.q
+    plain = captured(model, given)[0].problem.q
+    seen = torch.arange(1, 15).clamp(max=8).double()
+    wanted = (seen.log() / log(2)).clamp(min=1).view(-1, 1)
+    assert torch.allclose(ruled.double(), plain * wanted, rtol=1e-5)
+
+
+def test_an_encoder_counts_every_key_and_stands_where_its_token_stands():
+    model = build("Bert")
+    given = batch(model, 6) | {"attention_mask": torch.tensor([[1] * 6, [1] * 4 + [0] * 2])}
+    plain = captured(model, given)[0].problem.q.double()
+    for rule, wanted in (
+        ("log-n:2", torch.tensor([6.0, 4.0]).log().view(2, 1, 1, 1) / log(2)),
+        ("llama-4:2,0.5", (1 + 0.5 * torch.tensor([0.0, 1, 1, 2, 2, 3]).log1p()).view(-1, 1)),
+    ):
+        with isotherm.apply(model, rule):
+            ruled = captured(model, given)[0].problem.q.double()
+        assert torch.allclose(ruled, plain * wanted.double(), rtol=1e-5), rule
+
+
+def test_models_of_other_libraries_and_our_own():
+    model = Model(Attention(), Attention(fused=False)).eval()
+    reference = Model(
+        Attention(scale=0.25 * log(23) / log(3)), Attention(scale=0.25 * log(23) / log(3), fused=False)
+    ).eval()
+    reference.load_state_dict(model.state_dict())
+    with isotherm.apply(model, "log-n:3", batch=rows()):
+        assert torch.allclose(model(rows()), reference(rows()), atol=1e-5)
+    shape = Shape(vocabulary=8, width=32, heads=4, layers=1)
+    plain, ruled = OurAttention(shape), OurAttention(shape, isotherm.scale.LogN(3) * isotherm.scale.InverseSqrt())
+    ruled.load_state_dict(plain.state_dict())
+    holder = torch.nn.ModuleDict({"attention": plain})
+    holder.forward = lambda x: holder["attention"](x, causal=True)
+    x = torch.randn(2, 9, 32)
+    with isotherm.apply(holder, "log-n:3", batch=x):
+        assert torch.allclose(holder(x), ruled(x, causal=True), atol=1e-6)
+
+
+def test_one_head_alone():
+    model = build("Llama")
+    with isotherm.apply(model, "log-n:2", heads=[1]):
+        ruled = captured(model, batch(model))[0].problem.q
+    ratio = (ruled / captured(model, batch(model))[0].problem.q)[0, :, -1, 0]
+    assert torch.allclose(ratio, torch.tensor([1.0, log(11) / log(2), 1, 1]))
+
+
+@torch.no_grad()
+def test_compiled_code_is_left_for_the_call():
+    model = Model(Attention()).eval()
+    compiled = torch.compile(model, backend="eager")
+    before = compiled(rows())
+    with isotherm.apply(model, "log-n:3", batch=rows()):
+        assert torch.equal(compiled(rows()), model(rows()))
+        assert not torch.equal(compiled(rows()), before)
+    assert torch.equal(compiled(rows()), before)
+    torch._dynamo.reset()
+
+
+def test_gradients_pass_through_it():
+    model = build("Llama")
+    with isotherm.apply(model, "log-n:3"):
+        output_now = model(**batch(model)).last_hidden_state
+        output_now.square().mean().backward()
+    assert all(parameter.grad is not None for parameter in model.layers.parameters())
+
+
+def test_what_cannot_act_says_so():
+    layer = torch.nn.TransformerEncoderLayer(32, 4, 48, batch_first=True).eval()
+    with pytest.raises(ArgumentError, match=r"self_attn .*multi-head, takes no number for each query"):
+        isotherm.apply(layer, "log-n", batch=torch.randn(2, 5, 32))
+    model = build("GptOss")
+    with pytest.raises(ArgumentError, match=r"layers\.0\.self_attn: its attention no longer runs"):
+        isotherm.apply(model, "log-n")  # its sinks are one more logit of each row
+    assert type(model.layers[0].self_attn).__name__ == "GptOssAttention"
+    assert "_isotherm_factors" not in vars(model.layers[0].self_attn)
+    model = build("Llama4Text", attn_temperature_tuning=True, floor_scale=2, no_rope_layers=[0, 0])
+    with pytest.raises(ArgumentError, match="already"):
+        isotherm.apply(model, "log-n")
+    model = build("Llama")
+    with isotherm.apply(model, "log-n"):
+        for layer in model.layers:
+            layer.self_attn.forward = lambda hidden_states, **_: (hidden_states, None)
+        with pytest.raises(InputError, match="another implementation"):
+            output(model, batch(model))
