@@ -108,6 +108,22 @@ def test_the_page_switches_language_and_theme(opened):
     assert "lang=zh" in page.evaluate("location.hash")
 
 
+def test_a_record_whose_parts_do_not_fit_is_shown_all_the_same():
+    """It may come from a file."""
+    ragged = replace(tuned.gradient(), layers=("h.0",), gradient=((None, 1.0), (2.0,), ()), margin=((None,),))
+    for record in (
+        replace(tuned.fine(), gradient=ragged),
+        replace(tuned.fine(), gradient=replace(ragged, gradient=())),
+        replace(tuned.fine(), lengths=(), gradient=None),
+        replace(
+            tuned.several(), lengths=(replace(tuned.length(2, 1.0), points=(), critical=None, freezing=-1.0),), laws=()
+        ),
+        replace(tuned.several(), lengths=(replace(tuned.length(2, 1.0), best=tuned.best(0.0)),)),
+    ):
+        assert "tiny" in shown(record)
+        assert "<h1" in to_html(record)
+
+
 def test_a_hostile_name_is_text():
     page = to_html(replace(tuned.fine(), model="</script><img src=x onerror=alert(1)>"))
     assert "<img" not in page

@@ -8,7 +8,7 @@ from isotherm.errors import ArgumentError, InputError, IsothermError
 from isotherm.language import LANGUAGES
 from isotherm.record import from_plain, to_plain
 from isotherm.record.tune import TuneRecord
-from isotherm.tuning.tune import Settings, tuned
+from isotherm.tuning.tune import TuneSettings, tuned
 from tests.tuning.copiers import HALF, copier, loaded, material
 
 DOCUMENTS = 320
@@ -16,7 +16,7 @@ LENGTH = 2 * HALF
 
 
 def run(model: nn.Module, *layers: str, documents: int = DOCUMENTS, per: str | None = None) -> TuneRecord:
-    settings = Settings(documents=documents, last=HALF, layers=layers, per=per)
+    settings = TuneSettings(documents=documents, last=HALF, layers=layers, per=per)
     return tuned(loaded(model), material(documents), (LENGTH,), settings)
 
 
@@ -89,14 +89,14 @@ def test_what_cannot_be_tuned_is_refused(language):
         run(copier(), "7")
     assert refused.value.text.to(language)
     with pytest.raises(InputError, match=r"held-out.*30"):
-        tuned(loaded(copier()), material(8), (30,), Settings())
+        tuned(loaded(copier()), material(8), (30,), TuneSettings())
     long = copier()
     with pytest.raises(IsothermError, match="48"):  # the text is long enough, the model has no positions for it
-        tuned(loaded(long), twice(), (2 * LENGTH,), Settings())
+        tuned(loaded(long), twice(), (2 * LENGTH,), TuneSettings())
     with pytest.raises(ArgumentError, match="eval"):
-        tuned(loaded(copier().train()), material(8), (LENGTH,), Settings())
+        tuned(loaded(copier().train()), material(8), (LENGTH,), TuneSettings())
     with pytest.raises(ArgumentError, match="Linear"):
-        tuned(loaded(nn.Linear(2, 2).eval()), material(8), (LENGTH,), Settings())
+        tuned(loaded(nn.Linear(2, 2).eval()), material(8), (LENGTH,), TuneSettings())
 
 
 def twice():

@@ -11,7 +11,7 @@ from torch import nn
 from isotherm.checkup.loading.loaded import Loaded
 from isotherm.record.tune import TunedFactor
 from isotherm.tuning.documents import Material, TextReader
-from isotherm.tuning.tune import Settings, tuned
+from isotherm.tuning.tune import TuneSettings, tuned
 from tests.wild.trained import TRAINED, attentions
 
 pytestmark = pytest.mark.wild
@@ -47,7 +47,7 @@ def iglm() -> tuple[nn.Module, Material]:
 
 def best(iglm: tuple[nn.Module, Material], *layers: str) -> TunedFactor:
     model, material = iglm
-    settings = Settings(documents=SEQUENCES, layers=layers)
+    settings = TuneSettings(documents=SEQUENCES, layers=layers)
     found = tuned(Loaded(model, "iglm", "iglm"), material, (LENGTH,), settings).lengths[0].best
     print(f"\n{layers or 'all'}: {found}")
     return found

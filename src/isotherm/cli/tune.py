@@ -65,14 +65,14 @@ def made(model: str | None, given: dict[str, Any]) -> "TuneRecord":
 
     from isotherm.checkup.batch import read_text
     from isotherm.tuning.documents import Material
-    from isotherm.tuning.tune import Settings, tuned
+    from isotherm.tuning.tune import TuneSettings, tuned
 
     if given["text"] is None:
         raise click.UsageError(str(NO_TEXT))
     lengths = parse_lengths(given["lengths"])
     text = read_text(given["text"], max(lengths) * given["documents"] * 2)
     layers = tuple(part.strip() for part in given["layers"].split(",") if part.strip())
-    settings = Settings(given["task"], given["documents"], given["last"], layers, given["per"])
+    settings = TuneSettings(given["task"], given["documents"], given["last"], layers, given["per"])
     name = Text("standard input", "标准输入") if given["text"] == "-" else given["text"]
     with progress_bar(TimeRemainingColumn()) as bar:
         task = bar.add_task(str(Text("loading", "加载模型")), total=1.0)

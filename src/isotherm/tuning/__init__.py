@@ -28,9 +28,9 @@ from isotherm.record import to_plain
 from isotherm.record.tune import TuneRecord
 from isotherm.tuning.documents import Material, reading_of
 from isotherm.tuning.knobs import Knobs
-from isotherm.tuning.tune import Settings, tuned
+from isotherm.tuning.tune import TuneSettings, tuned
 
-__all__ = ["TuneReport", "temperature_gradient", "tune"]
+__all__ = ["TuneReport", "TuneSettings", "temperature_gradient", "tune"]
 
 MODEL = Text("a torch.nn.Module, a folder or a name on the hub", "torch.nn.Module、文件夹或模型库名称")
 ONE_NUMBER = Text("a function that makes one number of the model's output", "由模型输出得到一个数的函数")
@@ -70,14 +70,15 @@ def tune(
     text: str,
     *,
     lengths: Sequence[int] = (256,),
-    settings: Settings | None = None,
+    settings: TuneSettings | None = None,
     tokenizer: Any = None,
     by_line: bool = False,
     progress: Progress = nobody,
 ) -> TuneReport:
     """Find the factor on the scale in force with which `model` predicts held-out text best, at each of `lengths` tokens.
 
-    - `settings`: the task, how many documents, which layers, and whether each layer or head gets a factor of its own.
+    - `settings` (`isotherm.tuning.TuneSettings`): the task, how many documents, which layers, and whether each layer or head
+      gets a factor of its own.
     - `tokenizer`: reads the text: one of transformers, or a function that returns ids. The default is the model's own.
     - `by_line`: each line is a document, cut to the length; else documents are windows of the whole text.
     - `progress`: called with a sentence and the fraction done.
@@ -88,7 +89,7 @@ def tune(
         raise ArgumentError("lengths", LENGTHS, got=repr(lengths)[:60])
     loaded = _loaded(model, progress)
     material = Material("text", text, reading_of(loaded, tokenizer), "lines" if by_line else "windows")
-    return TuneReport(tuned(loaded, material, tuple(lengths), settings or Settings(), progress))
+    return TuneReport(tuned(loaded, material, tuple(lengths), settings or TuneSettings(), progress))
 
 
 def temperature_gradient(model: nn.Module, batch: Any, loss: Callable[[Any], Tensor]) -> dict[str, Tensor]:

@@ -52,7 +52,7 @@ NO_LAYER = Text("names or indices of layers ({names})", "层的名称或序号�
 
 
 @dataclass(frozen=True)
-class Settings:
+class TuneSettings:
     """How to tune: which task, at most how many documents a length, whether only the `last` tokens of each count, whether only
     some layers (names or indices) are tuned, and whether each layer or head gets a factor of its own."""
 
@@ -65,7 +65,7 @@ class Settings:
 
 
 def tuned(
-    loaded: Loaded, material: Material, lengths: tuple[int, ...], settings: Settings, told: Progress = nobody
+    loaded: Loaded, material: Material, lengths: tuple[int, ...], settings: TuneSettings, told: Progress = nobody
 ) -> TuneRecord:
     """Tune a model that stays as it is: the factors are put on it only while its losses are measured."""
     started = time.perf_counter()
@@ -102,7 +102,7 @@ def tuned(
 
 def gradient_of(loaded: Loaded, material: Material, length: int, told: Progress = nobody) -> TemperatureGradient:
     """The temperature gradient alone, on documents of this length."""
-    settings = Settings()
+    settings = TuneSettings()
     task = make_task(loaded, material, task_of(loaded.model, "auto"), length, settings.documents, None)
     with taking_turns(loaded.model):
         return TuneRun(loaded, settings, told, 0).along(task)[0]
@@ -111,7 +111,7 @@ def gradient_of(loaded: Loaded, material: Material, length: int, told: Progress 
 class TuneRun:
     """One run: it holds the settings, counts evaluations and tells how far it is."""
 
-    def __init__(self, loaded: Loaded, settings: Settings, told: Progress, lengths: int) -> None:
+    def __init__(self, loaded: Loaded, settings: TuneSettings, told: Progress, lengths: int) -> None:
         self.loaded, self.settings, self.told = loaded, settings, told
         self.evaluations, self.layers = 0, tuple[str, ...]()
         more = STEPS * (settings.evaluations + 3) if settings.per else 0

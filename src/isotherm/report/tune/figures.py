@@ -2,7 +2,7 @@
 
 from isotherm.language import Text
 from isotherm.record import Figure, Heatmap, Line
-from isotherm.record.tune import TemperatureGradient, TunedLength, TuneRecord
+from isotherm.record.tune import TemperatureGradient, TunedLength, TunePoint, TuneRecord
 from isotherm.report.digits import thousands
 from isotherm.report.tune.words import LAW_NAMES, UNITS
 
@@ -49,7 +49,7 @@ def curves(record: TuneRecord) -> Figure:
     return Figure("loss", CURVES, FACTOR, CHANGE.format(unit=unit), lines, x_log=True)
 
 
-def _near(one: TunedLength) -> tuple:  # type: ignore[type-arg]
+def _near(one: TunedLength) -> tuple[TunePoint, ...]:
     """The points on both sides of the best factor and of 1; those far away would flatten the rest."""
     low, high = min(one.best.low, 1.0) / 1.6, max(one.best.high, 1.0) * 1.6
     return tuple(point for point in one.points if low <= point.factor <= high)

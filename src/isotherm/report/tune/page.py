@@ -189,7 +189,7 @@ def _steps(record: TuneRecord) -> Html | None:
 
 
 def _gradient(record: TuneRecord) -> Html | None:
-    if record.gradient is None:
+    if record.gradient is None or not any(record.gradient.gradient):
         return None
     return _section(terminal.GRADIENT, tag("div", _picture(figures.gradient(record.gradient)), class_="claim"))
 

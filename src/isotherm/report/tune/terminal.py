@@ -121,8 +121,8 @@ def show_gradient(found: TemperatureGradient, console: Console, language: Langua
     heading(console, GRADIENT, language, GRADIENT_NOTE.format(n=thousands(found.length)))
     known = [
         (value, margin, layer, head)
-        for layer, values, margins in zip(found.layers, found.gradient, found.margin, strict=True)
-        for head, (value, margin) in enumerate(zip(values, margins, strict=True))
+        for layer, values, margins in zip(found.layers, found.gradient, found.margin, strict=False)
+        for head, (value, margin) in enumerate(zip(values, margins, strict=False))
         if value is not None and (margin is None or abs(value) > margin)
     ]
     if not known:
