@@ -33,7 +33,7 @@ def test_tune_takes_a_model_and_a_text(tmp_path):
 def gpt() -> tuple[nn.Module, dict[str, torch.Tensor]]:
     """A fused projection, and logits large enough that the scale matters."""
     torch.manual_seed(0)
-    sizes = {"n_embd": 32, "n_layer": 2, "n_head": 4, "n_positions": 16}
+    sizes = {"n_embd": 32, "n_layer": 2, "n_head": 4, "n_positions": 32, "bos_token_id": 0, "eos_token_id": 0}
     model = GPT2LMHeadModel(GPT2Config(vocab_size=50, initializer_range=0.3, **sizes)).double().eval()
     return model, {"input_ids": torch.randint(50, (2, 16))}
 
