@@ -42,7 +42,7 @@ class Study:
     trained: int = 512
     lengths: tuple[int, ...] = (512, 1024, 2048, 4096, 8192)
     seeds: int = 3
-    steps: int = 1500
+    steps: int = 1200
     batch: int = 64
     width: int = 384
     layers: int = 6
