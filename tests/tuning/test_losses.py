@@ -8,6 +8,7 @@ from isotherm.checkup.loading.loaded import Loaded
 from isotherm.errors import ArgumentError, InputError
 from isotherm.tuning.documents import Material, TextReader
 from isotherm.tuning.losses import SHARPNESS, make_task, takes_first_token, task_of
+from isotherm.tuning.tune import TuneSettings, tuned
 
 VOCABULARY, LENGTH = 40, 12
 SMALL = {
@@ -133,6 +134,18 @@ def test_the_task_is_told_by_the_class(gpt, masked, encoder):
     two_parts = T5Model(T5Config(vocab_size=9, d_model=8, d_kv=4, d_ff=8, num_layers=1, num_heads=2))
     with pytest.raises(InputError, match="T5Model"):
         task_of(two_parts, "auto")
+
+
+@pytest.mark.parametrize("kind", ["next", "masked", "pairs"])
+def test_every_task_can_be_tuned_at_two_lengths(kind, request):
+    model = request.getfixturevalue({"next": "gpt", "masked": "masked", "pairs": "encoder"}[kind])
+    material = Material("x", text(), TextReader(encode, (1,), (2,), mask=0))
+    record = tuned(Loaded(model, "model", "python"), material, (8, 16), TuneSettings(documents=8))
+    assert record.task == kind
+    assert [one.length for one in record.lengths] == [8, 16]
+    assert record.gradient.gradient[0][0] != 0
+    enclosed = [one for one in record.lengths if one.best.enclosed]
+    assert len(record.laws) == (5 if len(enclosed) == 2 else 0)
 
 
 def test_what_a_task_lacks_is_named(gpt, encoder):

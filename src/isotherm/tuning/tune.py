@@ -75,7 +75,8 @@ def tuned(
     with taking_turns(loaded.model):
         found = tuple(map(run.length, tasks))
         gradient, steps = run.along(tasks[0])
-    sizes, bests = [one.length for one in found], [one.best for one in found]
+    known = [one for one in found if one.best.enclosed]  # an open interval says nothing of its own width
+    sizes, bests = [one.length for one in known], [one.best for one in known]
     sigmas = [spread(log(best.low), log(best.high)) for best in bests]
     fits = laws.fit(sizes, [log(best.factor) for best in bests], sigmas)
     device, dtype = place(loaded.model)
@@ -88,8 +89,8 @@ def tuned(
         name,
         run.layers,
         found,
-        tuple(_law(fit, sizes) for fit in fits),
-        laws.any_fits(fits, len(found)) if fits else None,
+        tuple(_law(fit, sizes, [one.length for one in found]) for fit in fits),
+        laws.any_fits(fits, len(known)) if fits else None,
         gradient,
         steps,
         run.evaluations,
@@ -223,8 +224,8 @@ def _best(losses: Losses) -> TunedFactor:
     )
 
 
-def _law(fit: laws.Fit, lengths: Sequence[int]) -> TunedLaw:
-    law, first = fit.law, min(lengths)
+def _law(fit: laws.Fit, fitted: Sequence[int], lengths: Sequence[int]) -> TunedLaw:
+    law, first = fit.law, min(fitted)
     factors = tuple(fit.constant * law.shape(n, first) for n in lengths)
     formula = law.formula.replace("{first}", str(first))
-    return TunedLaw(law.name, formula, fit.constant, fit.chi_squared, len(lengths) - 1, fit.supported, factors)
+    return TunedLaw(law.name, formula, fit.constant, fit.chi_squared, len(fitted) - 1, fit.supported, factors)

@@ -26,10 +26,10 @@ FREEZING = Text("freezing, σ = √(2 ln n)", "冻结，σ = √(2 ln n)")
 GRADIENT = Text(
     "∂loss/∂ln scale of every layer and head at {n} tokens, in thousandths of a nat. Dark, below 0: sharper is better; pale,"
     " above 0: softer.",
-    "{n} 词元处每层每头的 ∂损失/∂ln 缩放，单位为千分之一 nat。深色（小于 0）：更尖锐为好；浅色（大于 0）：更平缓为好。",
+    "{n} 词元处每层每头的 ∂损失/∂ln 缩放，单位为千分之一奈特。深色（小于 0）：更尖锐为好；浅色（大于 0）：更平缓为好。",
 )
 HEAD, LAYER = Text("head", "头"), Text("layer", "层")
-VALUE = Text("10⁻³ nats", "10⁻³ nat")
+VALUE = Text("10⁻³ nats", "10⁻³ 奈特")
 
 
 def curves(record: TuneRecord) -> Figure:

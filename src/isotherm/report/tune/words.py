@@ -11,10 +11,10 @@ TASKS = {
     "auto": Text("–", "–"),
 }
 UNITS = {
-    "next": Text("nats a token", "nat/词元"),
-    "masked": Text("nats a masked token", "nat/掩码词元"),
-    "pairs": Text("nats a pair", "nat/对"),
-    "auto": Text("nats", "nat"),
+    "next": Text("nats a token", "奈特/词元"),
+    "masked": Text("nats a masked token", "奈特/掩码词元"),
+    "pairs": Text("nats a pair", "奈特/对"),
+    "auto": Text("nats", "奈特"),
 }
 KEEP = Text("Leave the scale as it is: no gain beyond noise", "保持现有缩放：没有超出噪声的收益")
 KEEP_SOME = Text(
@@ -39,9 +39,9 @@ LAW_SUPPORTED = Text("supported", "受支持")
 LAW_WORSE = Text("worse by {by}", "差 {by}")
 LAW_NAMES = {
     "constant": Text("constant", "常数"),
-    "sqrt-log": Text("√log n", "√log n"),
-    "log": Text("log n", "log n"),
-    "log-squared": Text("log² n", "log² n"),
+    "sqrt-log": Text("√log n", "√log n 律"),
+    "log": Text("log n", "log n 律"),
+    "log-squared": Text("log² n", "log² n 律"),
     "yarn": Text("YaRN", "YaRN"),
 }
 LAWS_NONE = Text(
