@@ -84,6 +84,7 @@ KEYS: dict[str, dict[str, object]] = {
     "Gemma3Text": WIDER,
     "Granite": GROUPED,
     "Cohere": GROUPED,
+    "HunYuanDenseV1": WIDER,
     "GptOss": {**WIDER, "num_local_experts": 2, "num_experts_per_tok": 1},
     "DeepseekV3": LATENT,
     "Bart": BOTH_SIDES,

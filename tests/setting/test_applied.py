@@ -75,7 +75,7 @@ def test_several_are_removed_in_any_order(llama):
     assert torch.equal(output(llama, batch(llama)), before)
 
 
-@pytest.mark.parametrize("name", ["GPT2", "Qwen3", "Olmo2", "Bloom", "DeepseekV3", "Gemma3Text", "Llama4Text"])
+@pytest.mark.parametrize("name", ["GPT2", "Qwen3", "HunYuanDenseV1", "Olmo2", "Bloom", "DeepseekV3", "Llama4Text"])
 def test_one_head_of_one_layer_is_multiplied(name):
     model, given = build(name), {}
     given = batch(model)
@@ -218,6 +218,7 @@ def test_layers_that_share_a_projection_take_one_factor():
         ({}, {}, "rule: expected at least one layer"),
         ({"*": torch.ones(3)}, {}, "rule: expected one number, or 4 for the heads"),
         ({"*": torch.ones(4, dtype=torch.long)}, {}, "rule: expected a floating-point tensor"),
+        ("x0.5", {"batch": torch.full((1, 4), 999)}, "batch: expected an input that the model runs on, got IndexError"),
         ({"*": HALF}, {"layers": 0}, "layers: expected none beside a mapping"),
     ],
 )

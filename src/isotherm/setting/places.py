@@ -43,7 +43,7 @@ class Held:
 
 def places(members: Members, capture: Capture, factor: float | Tensor, outputs: dict[str, Tensor]) -> list[Held]:
     """Where to multiply so that q·k of the captured layer is multiplied by a factor, one number or one for each head. `outputs`
-    are what norms gave in the captured forward, by name."""
+    are what the modules of `where_told` gave, by name."""
     q = capture.q_factor
     of_all = not isinstance(factor, Tensor) or factor.numel() == 1
     if q.kind == "untraced" or q.source is None or (q.kind == "normalised" and q.norm is None):
@@ -53,11 +53,29 @@ def places(members: Members, capture: Capture, factor: float | Tensor, outputs: 
             raise _refused(capture, SHARED.format(source=q.norm))
         module = _module(members, capture, q.norm)
         return [Held(module, OnOutput(factor) if of_all else _by_head(capture, factor, outputs.get(q.norm or "")))]
+    output = outputs.get(q.source)
+    if output is not None:
+        module = _module(members, capture, q.source)
+        if q.source == capture.k_factor.source:
+            raise _refused(capture, SHARED.format(source=q.source))
+        if output.numel() != capture.problem.q.numel():
+            raise _refused(capture, NO_ROWS.format(source=q.source))
+        return [Held(module, OnOutput(factor) if of_all else _by_head(capture, factor, output))]
     heads_of = _heads_of(capture, q, capture.problem.q.shape[1])
     if q.parts:
         return [_on_part(members, capture, part, factor, heads_of) for part in q.parts]
     module = _module(members, capture, q.source)
     return [Held(module, OnOutput(factor) if of_all and -1 not in heads_of else _spread(capture, factor, heads_of))]
+
+
+def where_told(capture: Capture, factor: float | Tensor) -> str | None:
+    """The module whose output says which head is which: a norm, for factors of heads; a module that makes each head by itself,
+    as a norm after the rotation does. None if the weights say it."""
+    q = capture.q_factor
+    if q.kind == "normalised":
+        return q.norm if isinstance(factor, Tensor) and factor.numel() > 1 else None
+    alone = q.layout is not None and not q.layout.starts and capture.problem.q.shape[1] > 1
+    return q.source if alone and not q.parts else None
 
 
 def _on_part(members: Members, capture: Capture, part: Part, factor: float | Tensor, heads_of: list[int]) -> Held:
@@ -130,7 +148,7 @@ def _by_head(capture: Capture, factor: float | Tensor, output: Tensor | None) ->
         ratio = own / vectors.double().norm(dim=-1)
         if bool(((ratio / ratio.median() - 1).abs() < NEAR).all()):
             return OnOutput(factor, axis, torch.tensor(heads_of, device=q.device))
-    raise _refused(capture, NO_AXIS.format(source=capture.q_factor.norm))
+    raise _refused(capture, NO_AXIS.format(source=capture.q_factor.norm or capture.q_factor.source))
 
 
 def at_call(

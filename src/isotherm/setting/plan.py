@@ -1,10 +1,10 @@
 """What to do to a model for a rule: it runs once under the probe, and each layer's queries are followed to what makes them."""
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -12,12 +12,14 @@ from torch import Tensor, nn
 from isotherm.checkup.changes import Members, plain
 from isotherm.checkup.examine import without_gradients
 from isotherm.checkup.measure import Batch, Look, look
-from isotherm.errors import ArgumentError
+from isotherm.errors import ArgumentError, IsothermError
 from isotherm.language import Text
 from isotherm.probe import Capture
-from isotherm.setting.places import Held, at_call, places
+from isotherm.setting.places import Held, at_call, places, where_told
 from isotherm.setting.wanted import Request, by_query, factor_of, requested
 
+Result = TypeVar("Result")
+RUNS = Text("an input that the model runs on", "模型能够运行的输入")
 NOTHING_SEEN = Text("a model whose attention can be seen ({why})", "能看到其注意力的模型（{why}）")
 NO_ATTENTION = Text("no attention ran", "没有运行任何注意力")
 ONE_PLACE = Text(
@@ -36,7 +38,7 @@ class Plan:
 
 def plan(model: nn.Module, batch: Batch, requests: Sequence[Request]) -> Plan:
     """What to do to a model for the requests. It runs once, or twice where heads of a norm are told apart."""
-    looked = without_gradients(lambda: look(model, batch))
+    looked = ran(lambda: without_gradients(lambda: look(model, batch)))
     _refuse_unseen(looked, requests)
     captures = looked.captures
     chosen = list(requested(requests, captures))
@@ -46,13 +48,23 @@ def plan(model: nn.Module, batch: Batch, requests: Sequence[Request]) -> Plan:
     return Plan(tuple(held), factors, len(captures))
 
 
+def ran(work: Callable[[], Result]) -> Result:
+    """Do some work that runs a model. What its own code raises, which may be anything, becomes an error about the batch."""
+    try:
+        return work()
+    except IsothermError:
+        raise
+    except Exception as error:
+        got = f"{type(error).__name__}: {' '.join(str(error).split())[:160]}"
+        raise ArgumentError("batch", RUNS, got=got) from error
+
+
 def _constant(
     model: nn.Module, batch: Batch, captures: Sequence[Capture], factors: Mapping[int, float | Tensor]
 ) -> Iterator[Held]:
     wanted = {index: factor for index, factor in factors.items() if isinstance(factor, Tensor) or factor != 1}
-    by_head = [index for index, factor in wanted.items() if isinstance(factor, Tensor) and factor.numel() > 1]
-    norms = {captures[index].q_factor.norm for index in by_head}
-    outputs = _outputs(model, batch, {norm for norm in norms if norm is not None})
+    told_apart = {where_told(captures[index], factor) for index, factor in wanted.items()}
+    outputs = _outputs(model, batch, {name for name in told_apart if name is not None})
     members, done = Members(model), set[str]()
     left: dict[int, ArgumentError] = {}
     for index, factor in wanted.items():

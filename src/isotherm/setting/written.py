@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -26,7 +27,7 @@ from isotherm.setting.checkpoint import Stored, find, stored
 from isotherm.setting.configuration import NewValue, expressed, write_values
 from isotherm.setting.fold import Edit, edits
 from isotherm.setting.new_folder import check_place, copied
-from isotherm.setting.plan import Plan, plan
+from isotherm.setting.plan import Plan, plan, ran
 from isotherm.setting.repair import repairs
 from isotherm.setting.wanted import Wanted, Where, read
 
@@ -75,14 +76,15 @@ def write(
     out: str | os.PathLike[str],
     layers: Where = None,
     heads: int | Sequence[int] | None = None,
+    batch: Any = None,
     force: bool = False,
     loading: Loading = Loading(),  # noqa: B008, it is frozen
 ) -> Written:
     """Write the folder `out`: `model` with `rule` in its weights or in its configuration.
 
-    `rule`, `layers` and `heads` are those of `isotherm.apply`. A rule that sets the scale is written into the configuration
-    where the architecture has a key for it; a factor is folded into the weights that make the queries. Without a rule, a
-    check-up's findings are repaired: a scale that is not the declared one, logits above 100.
+    `rule`, `layers`, `heads` and `batch` are those of `isotherm.apply`. A rule that sets the scale is written into the
+    configuration where the architecture has a key for it; a factor is folded into the weights that make the queries. Without a
+    rule, a check-up's findings are repaired: a scale that is not the declared one, logits above 100.
 
     The folder is loaded afresh and compared with what `apply` gives before it is put in its place. Everything else in the
     model's folder is copied as it is, except the same weights in other formats. `force` replaces a folder that exists.
@@ -97,9 +99,9 @@ def write(
     loaded = load(spec, loading)
     copy = Copy(*_source(loaded, spec), target)
     check_place(target, copy.source, force=force)
-    batch = prepare(loaded, batch_for(loaded.model))
+    batch = prepare(loaded, batch_for(loaded.model) if batch is None else batch)
     if requests is None:
-        requests = repairs(check(loaded.model, batch, compare=False, detail=False, what_if=()))
+        requests = repairs(ran(lambda: check(loaded.model, batch, compare=False, detail=False, what_if=())))
     if not requests:
         return Written(None)
     with taking_turns(loaded.model):
