@@ -3,7 +3,7 @@
 import os
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +29,7 @@ from isotherm.setting.fold import Edit, edits
 from isotherm.setting.new_folder import check_place, copied
 from isotherm.setting.plan import Plan, plan, ran
 from isotherm.setting.repair import repairs
-from isotherm.setting.wanted import Wanted, Where, read
+from isotherm.setting.wanted import Request, Wanted, Where, read
 
 NEAR = {torch.float64: 1e-6, torch.float32: 1e-4}
 """How far the written model's output may be from that of `apply`, as a part of its largest number; 5 % in half precision, where
@@ -99,24 +99,44 @@ def write(
     loaded = load(spec, loading)
     copy = Copy(*_source(loaded, spec), target)
     check_place(target, copy.source, force=force)
-    batch = prepare(loaded, batch_for(loaded.model) if batch is None else batch)
+    prepared = prepare(loaded, batch_for(loaded.model) if batch is None else batch)
     if requests is None:
-        requests = repairs(ran(lambda: check(loaded.model, batch, compare=False, detail=False, what_if=())))
-    if not requests:
-        return Written(None)
+        requests = _repairs(loaded.model, prepared)
     with taking_turns(loaded.model):
-        planned = plan(loaded.model, batch, requests)
-        if not planned.held:
+        job = _job(loaded.model, prepared, requests, copy.part) if requests else None
+        if job is None:
             return Written(None)
-        values = expressed(loaded.model, copy.part, requests, planned.factors, planned.layers)
-        asked = _outputs_under(loaded.model, batch, planned)
-        changed = () if values else _to_write(loaded.model, batch, planned, copy.part)
-    if values:
-        with suppress(InputError):  # the class may not take the value, or not do what it should with it
-            return _write(copy, batch, asked, loading, values=values)
-        changed = _to_write(loaded.model, batch, planned, copy.part)
+        if job.values:
+            with suppress(InputError):  # the class may not take the value, or not do what it should with it
+                return _write(copy, job, loading)
+            job = replace(job, values=(), changed=_to_write(loaded.model, prepared, job.planned, copy.part))
     del loaded  # the new one may need its memory
-    return _write(copy, batch, asked, loading, changed=changed)
+    return _write(copy, job, loading)
+
+
+def _repairs(model: nn.Module, batch: Batch) -> tuple[Request, ...]:
+    return repairs(ran(lambda: check(model, batch, compare=False, detail=False, what_if=())))
+
+
+@dataclass(frozen=True)
+class _Job:
+    """What to write: values of the configuration, or tensors with their edits; and what the model must then give on a batch."""
+
+    batch: Batch
+    planned: Plan
+    asked: list[Tensor]
+    values: tuple[NewValue, ...]
+    changed: tuple[tuple[Stored, Edit], ...]
+
+
+def _job(model: nn.Module, batch: Batch, requests: Sequence[Request], part: Path) -> _Job | None:
+    """What to write for the requests; None if there is nothing to do."""
+    planned = plan(model, batch, requests)
+    if not planned.held:
+        return None
+    values = expressed(model, part, requests, planned.factors, planned.layers)
+    asked = _outputs_under(model, batch, planned)
+    return _Job(batch, planned, asked, values, () if values else _to_write(model, batch, planned, part))
 
 
 @dataclass(frozen=True)
@@ -172,27 +192,19 @@ def _to_write(model: nn.Module, batch: Batch, planned: Plan, part: Path) -> tupl
     return tuple((find(one.parameter, values[one.parameter], tensors), one) for one in asked)
 
 
-def _write(
-    copy: Copy,
-    batch: Batch,
-    asked: list[Tensor],
-    loading: Loading,
-    *,
-    changed: Sequence[tuple[Stored, Edit]] = (),
-    values: Sequence[NewValue] = (),
-) -> Written:
+def _write(copy: Copy, job: _Job, loading: Loading) -> Written:
     """Write the folder, load it, compare, check, and only then let it take its place."""
     with copied(copy.source, copy.part, copy.target) as folder:
         part = folder / copy.part.relative_to(copy.source)
-        for one, edit in changed:
+        for one, edit in job.changed:
             one.write(edit.of(one.read()), part)
-        if values:
-            write_values(part, values)
+        if job.values:
+            write_values(part, job.values)
         fresh = load(str(folder), loading)
-        difference = _compared(_outputs(fresh.model, batch), asked, copy.target)
-        report = check(fresh.model, batch, compare=False, detail=False, what_if=())
-    names = tuple(one.name for one, _ in changed)
-    return Written(copy.target, names, tuple(map(str, values)), difference, report.findings)
+        difference = _compared(_outputs(fresh.model, job.batch), job.asked, copy.target)
+        report = check(fresh.model, job.batch, compare=False, detail=False, what_if=())
+    names = tuple(one.name for one, _ in job.changed)
+    return Written(copy.target, names, tuple(map(str, job.values)), difference, report.findings)
 
 
 def _compared(got: Sequence[Tensor], asked: Sequence[Tensor], target: Path) -> float:
