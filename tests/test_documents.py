@@ -12,7 +12,8 @@ from isotherm.record import check
 
 ROOT = Path(__file__).parent.parent
 PAIRS = [("README.md", "README.zh.md")] + [
-    (f"docs/{name}.md", f"docs/{name}.zh.md") for name in ("check", "cost", "explain", "set", "train", "sweep", "watch")
+    (f"docs/{name}.md", f"docs/{name}.zh.md")
+    for name in ("check", "cost", "explain", "set", "train", "sweep", "tune", "watch")
 ]
 DOCUMENTS = sorted(
     path.relative_to(ROOT).as_posix()

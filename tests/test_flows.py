@@ -51,6 +51,7 @@ COMMANDS = {
         + ATTENTION.format(more=", dtype=torch.bfloat16", how=", impl='triton'"),
     ],
     "isotherm explain": "-m isotherm explain a-a-2a --out {folder}/lab",
+    "isotherm tune": "-m isotherm tune --text README.md --lengths 16 --documents 4",
     "isotherm sweep": "-m isotherm sweep {folder}/spec.toml --store {folder}/store --quick --workers 1",
 }
 MOST_STEPS = 11

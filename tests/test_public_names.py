@@ -16,6 +16,7 @@ NAMES = [
     "Report",
     "RowStats",
     "Summary",
+    "TuneReport",
     "Valve",
     "Written",
     "__version__",
@@ -30,7 +31,9 @@ NAMES = [
     "scale",
     "softmax",
     "stats",
+    "temperature_gradient",
     "theory",
+    "tune",
     "watch",
     "write",
 ]

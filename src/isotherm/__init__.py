@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from isotherm.ops import AttentionResult, attention
     from isotherm.setting import Applied, Written, apply, write
     from isotherm.stats import RowStats, Summary
+    from isotherm.tuning import TuneReport, temperature_gradient, tune
 
 __version__ = "0.1.0"
 __all__ = [
@@ -28,6 +29,7 @@ __all__ = [
     "Report",
     "RowStats",
     "Summary",
+    "TuneReport",
     "Valve",
     "Written",
     "__version__",
@@ -42,7 +44,9 @@ __all__ = [
     "scale",
     "softmax",
     "stats",
+    "temperature_gradient",
     "theory",
+    "tune",
     "watch",
     "write",
 ]
@@ -61,6 +65,9 @@ _HOME = {
     "watch": "monitor",
     "RowStats": "stats",
     "Summary": "stats",
+    "TuneReport": "tuning",
+    "temperature_gradient": "tuning",
+    "tune": "tuning",
 }
 
 

@@ -292,7 +292,7 @@ def test_a_long_text_is_neither_read_nor_tokenised_whole(folder, tmp_path, monke
     text = read_text(str(path), tokens=64)
     assert len(text) < 5e6
     loaded = load(str(folder), Loading())
-    tokenizer = batches._tokenizer(loaded)
+    tokenizer = batches.tokenizer_of(loaded)
     lengths = []
 
     class Spy:
@@ -300,7 +300,7 @@ def test_a_long_text_is_neither_read_nor_tokenised_whole(folder, tmp_path, monke
             lengths.append(len(text))
             return tokenizer(text, **options)
 
-    monkeypatch.setattr(batches, "_tokenizer", lambda _loaded: Spy())
+    monkeypatch.setattr(batches, "tokenizer_of", lambda _loaded: Spy())
     batch = make_batch(loaded, text, 64)
     assert batch["input_ids"].shape == (1, 64)
     assert sum(lengths) < 20_000

@@ -12,11 +12,13 @@ import click
 
 from isotherm.cli import VERBS, program
 from isotherm.errors import InputError
+from isotherm.record import to_plain
 from isotherm.record.files import SEAL, parse_json, sealed
 from isotherm.scale import ATLAS
 from tests.fuzz import examples
 from tests.fuzz.case import KEPT, Case
 from tests.fuzz.mutation import ESCAPES, TEXTS, as_json, as_toml, change_bytes, change_tree, value
+from tests.report import tuned
 
 WORDS = (
     *TEXTS,
@@ -89,6 +91,7 @@ def _stop(verb: str, random: Random) -> list[str]:
     return {
         "check": ["--fail-on", random.choice(["nonsense", "saturated>", *(f"x{escape}" for escape in ESCAPES)])],
         "explain": random.choice([["--list"], ["no-such-claim"], ["--device", "toaster"]]),
+        "tune": ["--lengths", random.choice(["nonsense", "1", "8,-2", *(f"8{escape}" for escape in ESCAPES)])],
         "demo": ["--keys", random.choice(["1", "x", "1e3", *ESCAPES])],
         "data gettext": [
             "--package",
@@ -119,6 +122,15 @@ def reports(random: Random) -> Case:
     ways += [("--compare", "good.json"), ("--compare", "good.json", "--json"), ("--compare", "r.json")]
     files = {"r.json": data, "good.json": as_json(good), "out/.keep": b""}
     return Case(("check", "r.json", *random.choice(ways), *random.choice(LANGUAGES)), files)
+
+
+def tuned_models(random: Random) -> Case:
+    """A damaged record of a tuned model, shown or written."""
+    data = as_json(change_tree(to_plain(random.choice([tuned.fine, tuned.several])()), random))
+    if random.random() < 0.3:
+        data = change_bytes(data, random)
+    ways = [(), ("--json",), ("--html", "out/p.html"), ("--html", random.choice(PATHS))]
+    return Case(("tune", "t.json", *random.choice(ways), *random.choice(LANGUAGES)), {"t.json": data, "out/.keep": b""})
 
 
 def configurations(random: Random) -> Case:
@@ -311,5 +323,6 @@ TARGETS: dict[str, tuple[float, Callable[[Random], Case]]] = {
     "stores": (8, stores),
     "models": (8, models),
     "watched runs": (10, watched_runs),
+    "tuned models": (10, tuned_models),
 }
 """Each generator, and its share of the cases: most go to readers that answer within milliseconds."""

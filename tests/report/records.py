@@ -24,6 +24,7 @@ from isotherm.record import (
     WhatIf,
     WhatIfLayer,
 )
+from isotherm.record.tune import TemperatureGradient
 from tests.report.drawn import BINS, NOTHING, audit, curved, finding, head_of, model_of, what_if_of
 
 
@@ -220,6 +221,15 @@ def ugly() -> CheckRecord:
         cost=Cost(0.0, 0.0, 0.0),
         versions={ATTACK: QUOTES},
     )
+
+
+def with_gradient(record: CheckRecord) -> CheckRecord:
+    """The record with a temperature gradient for every head, on both sides of 0."""
+    random = Random(11)
+    slopes = tuple(tuple(random.gauss(0, 0.01) for _ in layer.head_stats) for layer in record.layers)
+    margins = tuple(tuple(0.004 for _ in row) for row in slopes)
+    names = tuple(layer.name for layer in record.layers)
+    return replace(record, temperature_gradient=TemperatureGradient("next", 64, 8, 3.2, names, slopes, margins))
 
 
 @cache

@@ -92,12 +92,20 @@ def test_hostile_names_stay_text(opened):
 
 
 def test_every_statistic_paints_the_map_its_own_way(opened):
-    page = opened(records.gpt2()).page
+    page = opened(records.with_gradient(records.gpt2())).page
     seen = set()
     for key in ["state", *(statistic["key"] for statistic in STATISTICS)]:
         page.locator("#stat").select_option(key)
         seen.add(tuple(fills(page)))
     assert len(seen) == len(STATISTICS) + 1
+
+
+def test_the_temperature_gradient_is_there_only_if_it_was_measured(opened):
+    options = [
+        opened(record).page.locator("#stat option[value=temperature_gradient]").count()
+        for record in (records.minilm(), records.with_gradient(records.minilm()))
+    ]
+    assert options == [0, 1]
 
 
 def test_the_keyboard_walks_the_map_and_opens_a_head(opened):
@@ -156,7 +164,7 @@ def test_a_finding_leads_to_its_head(opened):
 
 @pytest.mark.parametrize("make", [records.gpt2, records.giant], ids=lambda make: make.__name__)
 def test_chinese_leaves_no_english(opened, make):
-    page = opened(make()).page
+    page = opened(records.with_gradient(make())).page
     before = page.locator("#page").inner_text()
     page.locator("#lang-zh").click()
     assert page.evaluate("document.documentElement.lang") == "zh-CN"

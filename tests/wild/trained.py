@@ -34,13 +34,18 @@ class Trained:
     layers: int
     shared: bool = False
 
-    def load(self) -> tuple[nn.Module, dict[str, Tensor]]:
+    def folder(self) -> Path:
         found = importlib.util.find_spec(self.package)  # the package itself is not imported: it would need far more
         if found is None or not found.submodule_search_locations:
             pytest.skip(f"needs {self.package}")
+        return Path(found.submodule_search_locations[0])
+
+    def words(self) -> list[str]:
+        return (self.folder() / self.vocabulary).read_text(encoding="utf-8").split()
+
+    def load(self) -> tuple[nn.Module, dict[str, Tensor]]:
+        folder, words = self.folder(), self.words()
         transformers = pytest.importorskip("transformers")
-        folder = Path(found.submodule_search_locations[0])
-        words = (folder / self.vocabulary).read_text(encoding="utf-8").split()
         ids = torch.tensor([[words.index(word) for word in self.text]])
         return getattr(transformers, self.reader).from_pretrained(folder / self.weights).eval(), {"input_ids": ids}
 

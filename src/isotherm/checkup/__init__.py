@@ -198,7 +198,9 @@ def _loaded(
     if not isinstance(model, nn.Module):
         expected = Text("a torch.nn.Module, a folder or a name on the hub", "torch.nn.Module、文件夹或模型库名称")
         raise ArgumentError("model", expected, got=type(model).__name__)
-    if any(parameter.is_meta for parameter in parameters_of(model)):
+    # accelerate's hooks bring weights in as they are used
+    offloaded = any(hasattr(module, "_hf_hook") for module in model.modules())
+    if not offloaded and any(parameter.is_meta for parameter in parameters_of(model)):
         expected = Text("a model with weights", "带有权重的模型")
         raise ArgumentError("model", expected, got=Text("one on the meta device", "meta 设备上的模型"))
     check_placement(model, *placement)

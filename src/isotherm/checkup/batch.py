@@ -116,7 +116,7 @@ def place(model: nn.Module) -> tuple[torch.device, torch.dtype | None]:
 
 
 def _tokens(loaded: Loaded, text: str, length: int, tokenizer: Any) -> dict[str, Any]:
-    encoded = _encode(_tokenizer(loaded) if tokenizer is None else tokenizer, text, length)
+    encoded = _encode(tokenizer_of(loaded) if tokenizer is None else tokenizer, text, length)
     names = ("input_ids", "attention_mask", "token_type_ids")
     batch = {name: encoded[name] for name in names if name in encoded and not refuses(loaded.model, name)}
     if "input_ids" not in batch or not batch["input_ids"].shape[1]:
@@ -136,7 +136,8 @@ def _encode(tokenizer: Any, text: str, length: int) -> Any:
         characters *= 4
 
 
-def _tokenizer(loaded: Loaded) -> Any:
+def tokenizer_of(loaded: Loaded) -> Any:
+    """The tokenizer in the folder or snapshot that the model came from."""
     import transformers
 
     where = loaded.folder

@@ -38,6 +38,7 @@ VERBS = {
     "explore": Text("Open the lesson: why √d, with pictures that move.", "打开教程：为什么是 √d，图随手动。"),
     "rules": Text("List the scale rules in use, or explain one.", "列出在用的缩放规则，或详解一条。"),
     "demo": Text("Show attention with and without its scale, side by side.", "并排展示有缩放与无缩放的注意力。"),
+    "tune": Text("Find the scale at which a model does best on held-out text.", "在留出文本上找出模型最佳的缩放。"),
     "train": Text("Train a model under one scale rule or several.", "按一条或多条缩放规则训练模型。"),
     "watch": Text("Show a run that is watched while it trains.", "展示训练中被监测的模型。"),
     "export": Text("Write a run that was watched as a table.", "将被监测的训练导出为表格。"),

@@ -4,7 +4,7 @@ import re
 import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -19,7 +19,7 @@ from isotherm.record import SCHEMA, CheckRecord, to_plain
 from isotherm.record.files import checked, parse_json, read_bytes
 
 if TYPE_CHECKING:
-    from isotherm.checkup.load import Loading
+    from isotherm.checkup.load import Loaded, Loading
     from isotherm.checkup.loading.loaded import Precision, Progress
     from isotherm.checkup.measure import Batch
 
@@ -35,6 +35,8 @@ ABOUT = Text(
     " all-MiniLM-L6-v2。\n\n"
     "退出码 0：健康；1：有发现；2：用法有误。",
 )
+DOCUMENT = 64
+"""Tokens of a document that the loss is measured on: so short that the built-in passage has several."""
 SHARE = re.compile(r"(balanced|saturated|diffuse|sink|invalid|empty)\s*>\s*((?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)$")
 
 
@@ -55,6 +57,7 @@ class CheckOptions:
     other: str | None
     fail_on: str | None
     one_implementation: bool
+    loss: bool
     from_config: bool
     trust_remote_code: bool
     device: str
@@ -135,7 +138,17 @@ def _examined(options: CheckOptions, spec: str | None, told: "Progress") -> Chec
                 progress=told,
             )
         )
-    return record
+        return _with_gradient(record, loaded, text, options.tokens, told) if options.loss else record
+
+
+def _with_gradient(record: CheckRecord, loaded: "Loaded", text: str, tokens: int, told: "Progress") -> CheckRecord:
+    """The record with the temperature gradient, on the text cut into documents of at most `DOCUMENT` tokens."""
+    from isotherm.tuning.documents import LEAST, Material, reading_of
+    from isotherm.tuning.tune import gradient_of
+
+    material = Material("--loss", text, reading_of(loaded, None))
+    length = min(DOCUMENT, tokens // LEAST)
+    return replace(record, temperature_gradient=gradient_of(loaded, material, length, told))
 
 
 def _loading(options: CheckOptions) -> "Loading":
@@ -284,6 +297,14 @@ def fails(record: CheckRecord, limits: Limits) -> bool:
 @option(
     "--one-implementation",
     Text("Do not run the other implementations for comparison.", "不运行其他实现作比较。"),
+    is_flag=True,
+)
+@option(
+    "--loss",
+    Text(
+        "Measure the temperature gradient too: by how much the loss on the text changes with each head's scale.",
+        "同时测量温度梯度：文本上的损失随每个头的缩放变化多少。",
+    ),
     is_flag=True,
 )
 @option("--from-config", Text("Build the model untrained.", "只按配置新建未训练的模型。"), is_flag=True)

@@ -5,7 +5,7 @@ Nothing here is drawn at random, so a record with intervals in it still reproduc
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from math import atan, ceil, copysign, cos, exp, floor, inf, log, pi, sin, sqrt
+from math import ceil, copysign, exp, floor, inf, log, sqrt
 from typing import Any
 
 import torch
@@ -13,9 +13,8 @@ from torch import Tensor
 
 from isotherm.language import Text
 from isotherm.record import Line, Measured
+from isotherm.student import Z, student
 
-Z = 1.959964
-"""The normal distribution's 97.5 % quantile."""
 GROUPS = 40
 
 
@@ -56,32 +55,12 @@ def geometric(values: Sequence[float]) -> MeanInterval:
     return MeanInterval(exp(found.mean), exp(found.low), exp(found.high), exp(found.spread), found.count)
 
 
-def student(freedom: int) -> float:
-    """The t with P(|T| ≤ t) = 0.95 at so many degrees of freedom.
-
-    >>> round(student(4), 4), round(student(9), 4)
-    (2.7764, 2.2622)
-    """
-    return bisect(lambda t: _within(t, freedom) < 0.95, 0.0, 20.0, 60)[1]
-
-
 def bisect(below: Callable[[float], bool], low: float, high: float, rounds: int) -> tuple[float, float]:
     """The two sides of the point up to which `below` is true, after halving [low, high] so many times."""
     for _ in range(rounds):
         middle = (low + high) / 2
         low, high = (middle, high) if below(middle) else (low, middle)
     return low, high
-
-
-def _within(t: float, freedom: int) -> float:
-    """P(|T| ≤ t), the finite sums of Abramowitz and Stegun 26.7.3 and 26.7.4."""
-    angle = atan(t / sqrt(freedom))
-    odd = freedom % 2
-    term, total = (cos(angle) if odd else 1.0), 0.0
-    for k in range(2 + odd, freedom + 1, 2):
-        total += term
-        term *= cos(angle) ** 2 * (k - 1) / k
-    return 2 / pi * (angle + sin(angle) * total) if odd else sin(angle) * total
 
 
 def effect_size(a: Sequence[float], b: Sequence[float]) -> float:

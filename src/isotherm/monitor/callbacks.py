@@ -46,7 +46,7 @@ def lightning_callback(**options: Any) -> Any:
     try:
         from lightning.pytorch import Callback
     except ImportError:
-        from pytorch_lightning import Callback
+        from pytorch_lightning import Callback  # type: ignore[assignment]
 
     class Watching(Callback):
         """Watches the module that the trainer fits."""

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from isotherm.language import Text
+from isotherm.record.tune import TemperatureGradient
 
 SCHEMA = "isotherm.check/1"
 
@@ -295,3 +296,4 @@ class CheckRecord:
     context: Context | None = None
     not_compared: tuple[NotCompared, ...] = ()
     remarks: tuple[Text, ...] = ()
+    temperature_gradient: TemperatureGradient | None = None

@@ -14,7 +14,7 @@ from isotherm.record import CheckRecord
 from isotherm.report import shell, vocabulary
 from isotherm.report.draw import palette
 from isotherm.report.files import write_atomically
-from isotherm.report.payload import ALPHABET, payload, size_of
+from isotherm.report.payload import ALPHABET, GRADIENT, payload, size_of
 
 LIMIT = 500_000
 _SCRIPTS = (
@@ -36,7 +36,7 @@ _SCRIPTS = (
 def to_html(record: CheckRecord, language: Language | None = None) -> str:
     """The page as text; it opens in `language` and can be switched to the other."""
     opening = language or current()
-    fixed = _vocabulary() | {"language": opening}
+    fixed = _vocabulary(record) | {"language": opening}
     room = LIMIT - len(_page(record, "", opening).encode()) - size_of(fixed) - 4000
     for _ in range(12):
         page = _page(record, shell.embedded(fixed | payload(record, room)), opening)
@@ -61,7 +61,7 @@ def write_html(record: CheckRecord, path: str | PathLike[str], language: Languag
     write_atomically(path, to_html(record, language))
 
 
-def _vocabulary() -> dict[str, Any]:
+def _vocabulary(record: CheckRecord) -> dict[str, Any]:
     """Words, signs and colours. Those that only the page shows are in `page/words.json`: [English, Chinese]."""
     states = {
         state: {
@@ -75,8 +75,11 @@ def _vocabulary() -> dict[str, Any]:
         severity: {"glyph": vocabulary.SEVERITY_GLYPHS[severity], "name": [text.en, text.zh]}
         for severity, text in vocabulary.SEVERITIES.items()
     }
+    words = json.loads(shell.asset("words.json"))
+    if record.temperature_gradient is None:
+        words["statistics"] = [one for one in words["statistics"] if one["key"] != GRADIENT]
     return {
-        **json.loads(shell.asset("words.json")),
+        **words,
         "state_kinds": states,
         "severities": severities,
         "ramp": palette.RAMP,

@@ -21,6 +21,8 @@ from isotherm.report.summary import LayerSummary
 MANY_HEADS = 4096
 ALPHABET = "".join(chr(code) for code in range(0x21, 0x7F) if chr(code) not in "\"\\<>&'")
 COLUMNS = ("gate_p50", "gate_p10", "entropy_fraction", "max_logit", "logit_std", "top1", "sink", "n_eff")
+GRADIENT = "temperature_gradient"
+"""A column of check-ups that measured it (`--loss`)."""
 _SPREADS = ("jacobian_trace", "entropy_fraction", "entropy", "top1", "n_eff")
 
 
@@ -55,7 +57,7 @@ def payload(record: CheckRecord, room: int) -> dict[str, Any]:
     layers = _layers_within(record, room * 27 // 32)
     base |= {
         "layers": [_layer(line, texts) for line in layers],
-        "heads": columns_of([head for line in layers for head in line.layer.head_stats]),
+        "heads": columns_of([head for line in layers for head in line.layer.head_stats], _gradients(record, layers)),
         "comparisons": [_comparison(comparison, texts) for comparison in record.comparisons[:100]],
         "not_compared": [[printable(one.implementation, 60), texts.add(one.why)] for one in record.not_compared[:100]],
         "remarks": [texts.add(remark) for remark in record.remarks[:100]],
@@ -227,7 +229,20 @@ def _layers_within(record: CheckRecord, room: int) -> list[LayerSummary]:
     return summary.worst_layers(record, max(room // size, 1))
 
 
-def columns_of(heads: Sequence[HeadStats]) -> dict[str, Any]:
+def _gradients(record: CheckRecord, layers: list[LayerSummary]) -> list[float | None] | None:
+    """The temperature gradient of every head, if it was measured; None for a head it does not have."""
+    found = record.temperature_gradient
+    if found is None:
+        return None
+    known = dict(zip(found.layers, found.gradient, strict=False))
+    return [
+        known.get(line.layer.name, ())[head.head] if 0 <= head.head < len(known.get(line.layer.name, ())) else None
+        for line in layers
+        for head in line.layer.head_stats
+    ]
+
+
+def columns_of(heads: Sequence[HeadStats], gradients: list[float | None] | None = None) -> dict[str, Any]:
     """Statistics of all heads, one column each, layer after layer; packed into text where there are many."""
     values: dict[str, list[float | None]] = {
         "gate_p50": [head.jacobian_trace.p50 for head in heads],
@@ -241,7 +256,8 @@ def columns_of(heads: Sequence[HeadStats]) -> dict[str, Any]:
     }
     states = list(vocabulary.STATE_GLYPHS)
     columns: dict[str, Any] = {"state": "".join(str(states.index(head.state)) for head in heads)}
-    for name in COLUMNS:
+    values |= {} if gradients is None else {GRADIENT: gradients}
+    for name in values:
         columns[name] = pack(values[name]) if len(heads) > MANY_HEADS else [compact(value) for value in values[name]]
     return columns
 

@@ -21,6 +21,7 @@ from isotherm.report.draw.terminal import bar
 from isotherm.report.head_map import head_map
 from isotherm.report.layout import heading, indented, rest, table
 from isotherm.report.summary import LayerSummary
+from isotherm.report.tune.terminal import show_gradient
 
 FEW_LAYERS = 24
 FEW_FINDINGS = 12
@@ -110,6 +111,8 @@ def show(record: CheckRecord, console: Console, language: Language) -> None:
     if record.what_if:
         heading(console, _WHAT_IF, language)
         console.print(_what_if_table(record, language))
+    if record.temperature_gradient is not None:
+        show_gradient(record.temperature_gradient, console, language)
     _advice(record, console, language)
     if record.comparisons or record.not_compared:
         heading(console, _IMPLEMENTATIONS, language)

@@ -1,4 +1,4 @@
-"""A trained run, opened to translate."""
+"""A trained run, opened to translate or to read."""
 
 import os
 from collections.abc import Sequence
@@ -43,15 +43,20 @@ class Trained:
 
 
 def open_run(path: Path, *, device: str = "cpu", say: Say = lambda _: None) -> Trained:
-    """The run in a folder, at its last whole checkpoint; `say` is told of damaged ones passed over."""
-    place = pick(device, argument="--device")
-    if not os.path.isdir(path):  # False, not an error, for a name that no folder can have
-        raise InputError(path, Text("there is no such run", "没有这次训练"))
-    folder = RunFolder(path)
-    config = folder.config()
-    if config.data.kind not in PARALLEL:
+    """The run in a folder, which learned to translate, at its last whole checkpoint; `say` is told of damaged ones passed
+    over."""
+    kind = _folder(path).config().data.kind
+    if kind not in PARALLEL:
         why = Text("this run learned {kind}, not to translate", "这次训练学的是 {kind}，不是翻译")
-        raise InputError(path, why.format(kind=config.data.kind))
+        raise InputError(path, why.format(kind=kind))
+    return open_any(path, device=device, say=say)
+
+
+def open_any(path: Path, *, device: str = "cpu", say: Say = lambda _: None) -> Trained:
+    """The run in a folder, whatever it learned."""
+    place = pick(device, argument="--device")
+    folder = _folder(path)
+    config = folder.config()
     last = checkpoints.latest(folder.checkpoints, say)
     if last is None:
         why = Text(
@@ -69,3 +74,9 @@ def open_run(path: Path, *, device: str = "cpu", say: Say = lambda _: None) -> T
     model = make_model(config, len(vocabulary))
     restore_model(model, last.tensors)
     return Trained(config, vocabulary, model.to(place).eval(), last.step)
+
+
+def _folder(path: Path) -> RunFolder:
+    if not os.path.isdir(path):  # False, not an error, for a name that no folder can have
+        raise InputError(path, Text("there is no such run", "没有这次训练"))
+    return RunFolder(path)

@@ -63,10 +63,13 @@ def axes(figure: Figure) -> tuple[Axis, Axis]:
 
 
 def value_axis(heatmap: Heatmap) -> Axis:
-    """The range of a heat map's values: 0 to 1 where all of them lie in it."""
+    """The range of a heat map's values: 0 to 1 where all of them lie in it, as far below 0 as above it where both occur."""
     known = [value for row in heatmap.values for value in row if value is not None and _fits(value, log=False)]
     if known and min(known) >= 0 and max(known) <= 1:
         return make([0.0, 1.0], log=False)
+    if known and min(known) < 0 < max(known):  # 0 in the middle of the ramp
+        reach = max(map(abs, known))
+        return make([-reach, reach], log=False)
     return make(known, log=False)
 
 

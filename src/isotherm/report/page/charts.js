@@ -23,6 +23,7 @@ function domainOf(key) {
   const known = columns[key].filter((value) => value !== null);
   const low = known.reduce((a, b) => Math.min(a, b), Infinity);
   const high = known.reduce((a, b) => Math.max(a, b), -Infinity);
+  if (low < 0 && high > 0) return { low: -Math.max(-low, high), high: Math.max(-low, high), log: false };
   return known.length ? { low, high, log: low > 0 && high / low > 30 } : { low: 0, high: 1, log: false };
 }
 
