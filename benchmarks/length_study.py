@@ -4,7 +4,7 @@ Byte-level GPTs are trained at 512 tokens on the Python sources and documents of
 positions and with none. Then the same last tokens of held-out files are predicted after more and more context, up to 8,192
 tokens, under each rule. The tuned factor is found by `isotherm tune`'s own search on files that the table is not made of.
 
-    python benchmarks/length_study.py --out OUT [--quick]
+    python benchmarks/length_study.py --out OUT [--quick] [--seeds 0 1 2] [--positions rope none]
 
 writes OUT/length_study.json: a row for each kind of positions, seed, rule and length. `--quick` is a trial of the script, not
 a measurement.
@@ -250,14 +250,18 @@ def main() -> None:
     asked.add_argument("--out", type=Path, required=True)
     asked.add_argument("--quick", action="store_true")
     asked.add_argument("--seconds", type=float, default=230.0, help="start no new model after this many seconds")
+    asked.add_argument("--seeds", type=int, nargs="+", help="which seeds to train; several runs may share the work")
+    asked.add_argument("--positions", nargs="+", default=["rope", "none"], help="which kinds of models to train")
+    asked.add_argument("--steps", type=int, help="how long to train each model")
     given = asked.parse_args()
     study, device = (QUICK if given.quick else Study()), "cuda" if torch.cuda.is_available() else "cpu"
+    study = replace(study, steps=given.steps or study.steps)
     started = time.perf_counter()
     text, documents, about = corpus(study, 2**22 if given.quick else 2**27)
     documents, table, runs = documents.to(device), [], []
     print(f"corpus {about} in {time.perf_counter() - started:.0f} s", flush=True)
-    for seed in range(study.seeds):
-        for kind in ("rope", "none"):
+    for seed in given.seeds or range(study.seeds):
+        for kind in given.positions:
             if time.perf_counter() - started > given.seconds:
                 print(f"out of time before {kind}, seed {seed}", flush=True)
                 continue
