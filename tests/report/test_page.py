@@ -13,7 +13,7 @@ from tests.report.page_words import PAGE, STATISTICS
 
 # Terms and names that Chinese text keeps, and single letters of formulas.
 KEPT = (
-    r"softmax|logit|arg-max|MiB|kB|NaN|Inf|CSV|SVG|PNG|JSON|isotherm( check)?|--json|diag|pp|ln n|log-n|kv"
+    r"softmax|logit|arg-max|MiB|kB|NaN|Inf|CSV|SVG|PNG|JSON|isotherm( check)?|--json|diag|pp|ln n|log-n|kv|eager|sdpa"
     r"|(?<![A-Za-z])[A-Za-z](?![A-Za-z])"
 )
 VISIBLE = """() => {

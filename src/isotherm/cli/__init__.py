@@ -9,7 +9,6 @@ something, 2 wrong use, unreadable input or output that cannot be written, 130 s
 reader of a pipe has gone (`isotherm rules | head -1`), the exit code is what it would have been.
 """
 
-import signal
 import sys
 from collections.abc import Sequence
 from importlib import import_module
@@ -20,7 +19,7 @@ import click
 from isotherm import __version__, language
 from isotherm.cli.command import Group, lang, option
 from isotherm.cli.output import say
-from isotherm.cli.streams import guard_streams, interrupts, leave
+from isotherm.cli.streams import guard_streams, interrupts
 from isotherm.cli.usage_errors import describe
 from isotherm.errors import IsothermError
 from isotherm.language import Text
@@ -130,5 +129,5 @@ def main() -> None:
         code = 2  # Python's own code for a defect is 1, which means «found something» here
         if not interrupts.seen:
             sys.excepthook(*sys.exc_info())
-    signal.signal(signal.SIGINT, leave)
+    interrupts.finish()
     sys.exit(130 if interrupts.seen else code)

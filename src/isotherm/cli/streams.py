@@ -7,6 +7,7 @@ import io
 import os
 import signal
 import sys
+from collections.abc import Callable
 from types import FrameType
 from typing import TYPE_CHECKING, Any, TextIO
 
@@ -69,9 +70,12 @@ class Interrupts:
         self.seen = False
 
     def install(self) -> None:
-        """Take over from Python, or from `isotherm.__main__`. A process that ignores Ctrl-C goes on ignoring it."""
-        if signal.getsignal(signal.SIGINT) != signal.SIG_IGN:
-            signal.signal(signal.SIGINT, self._handle)
+        """Take over from Python, or from `isotherm.__main__`."""
+        _answer(self._handle)
+
+    def finish(self) -> None:
+        """The work is done: from now on Ctrl-C ends the process at once."""
+        _answer(leave)
 
     def _handle(self, number: int, frame: FrameType | None) -> Any:
         """Raise KeyboardInterrupt. The second time, or in an import, where libraries swallow it, end at once."""
@@ -79,6 +83,12 @@ class Interrupts:
             leave(number, frame)
         self.seen = True
         raise KeyboardInterrupt
+
+
+def _answer(handler: Callable[[int, FrameType | None], object]) -> None:
+    """Answer Ctrl-C with the handler. A process that ignores Ctrl-C goes on ignoring it."""
+    if signal.getsignal(signal.SIGINT) != signal.SIG_IGN:
+        signal.signal(signal.SIGINT, handler)
 
 
 def leave(number: int, frame: FrameType | None) -> None:  # noqa: ARG001

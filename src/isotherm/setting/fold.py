@@ -51,9 +51,9 @@ class Edit:
     add: Tensor | None = None
 
     def of(self, tensor: Tensor) -> Tensor:
-        """The tensor after the edit, rounded once."""
-        made = tensor.double() * self.multiply
-        return (made if self.add is None else made + self.add).to(tensor.dtype)
+        """The tensor after the edit, rounded once. It may lie in a file while the model is on a GPU."""
+        made = tensor.double() * self.multiply.to(tensor.device)
+        return (made if self.add is None else made + self.add.to(tensor.device)).to(tensor.dtype)
 
 
 class _Call(NamedTuple):
