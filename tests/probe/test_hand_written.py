@@ -201,6 +201,24 @@ def test_what_is_not_described_is_measured(weights: Weights, scale: float | None
     torch.testing.assert_close(stats.entropy, entropy, rtol=0, atol=1e-4)
 
 
+def test_rows_with_few_keys_have_their_own_number():
+    """The first rows of causal attention have too few keys for a line of their own; their logits are the model's all the same."""
+    made = []
+
+    def by_query(q: Tensor, k: Tensor) -> Tensor:
+        s = q @ k.mT
+        s.numpy()[:] *= 0.2 + torch.arange(TOKENS).view(-1, 1).numpy()  # no torch function sees this
+        made.append(s.clone())
+        return s.masked_fill(~CAUSAL, -torch.inf).softmax(-1)
+
+    model = widen(WrittenAttention(by_query))
+    with torch.no_grad(), probe(model) as seen:
+        model(states())
+    (capture,) = seen.captures
+    largest = made[-1].masked_fill(~CAUSAL, -torch.inf).amax(-1).double()
+    torch.testing.assert_close(blockwise.statistics(capture.problem).max_logit.double(), largest, rtol=1e-4, atol=1e-4)
+
+
 def test_two_dimensions_are_one_head():
     class Single(nn.Module):
         def __init__(self) -> None:

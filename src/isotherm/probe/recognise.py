@@ -216,7 +216,8 @@ def _measured(layout: LaidOut, dtype: torch.dtype) -> Call | None:
     one = bool(((slopes / middle - 1).abs() < SAME).logical_or(slopes.isnan()).all()) if middle else False
     visible = _visible(logits)
     scale = middle if one else 1.0
-    scaled = q if one else q * slopes.nan_to_num(middle).unsqueeze(-1).to(q.dtype)
+    slopes = slopes if one else _filled(slopes, q, layout.k, logits)
+    scaled = q if one else q * slopes.unsqueeze(-1).to(q.dtype)
     call = Call(
         implementation="hand-written",
         q=scaled,
@@ -227,16 +228,29 @@ def _measured(layout: LaidOut, dtype: torch.dtype) -> Call | None:
         traced_q=layout.q,
         rows=chosen,
         total=layout.logits.shape[-2],
-        multiplied=None if one else _varies(slopes.nan_to_num(middle).unsqueeze(-1)),
+        multiplied=None if one else _varies(slopes.unsqueeze(-1)),
     )
     return call if replay.gives_softmax_of(call.problem(), None, logits) else None
 
 
+def _products(q: Tensor, k: Tensor, logits: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """q·k and the logits [B, H, R, S] in float64, and which of them are visible."""
+    keys = k.double().repeat_interleave(q.shape[1] // k.shape[1], 1)
+    heights = logits.double()
+    return q.double() @ keys.mT, heights, _visible(heights) & heights.isfinite()
+
+
+def _filled(slopes: Tensor, q: Tensor, k: Tensor, logits: Tensor) -> Tensor:
+    """The slopes; a row with too few keys for a line of its own gets the line through the origin."""
+    products, heights, seen = _products(q, k, logits)
+    x, y = (torch.where(seen, one, 0.0) for one in (products, heights))
+    through = ((x * y).sum(-1) / x.square().sum(-1)).nan_to_num(0.0)
+    return torch.where(slopes.isnan(), through, slopes)
+
+
 def _slopes(q: Tensor, k: Tensor, logits: Tensor, dtype: torch.dtype) -> Tensor | None:
     """The slope of logits [B, H, R, S] over q·k for each row, NaN where a row has too few keys; None if a row is no line."""
-    keys = k.double().repeat_interleave(q.shape[1] // k.shape[1], 1)
-    products, heights = q.double() @ keys.mT, logits.double()
-    seen = _visible(heights) & heights.isfinite()
+    products, heights, seen = _products(q, k, logits)
     count = seen.sum(-1, keepdim=True)
     x, y = (
         torch.where(seen, one - torch.where(seen, one, 0.0).sum(-1, keepdim=True) / count, 0.0)

@@ -109,5 +109,7 @@ def batch_for(model: nn.Module) -> list[list[int]] | None:
         known = int(model.get_input_embeddings().num_embeddings)  # type: ignore[operator]
     except (AttributeError, TypeError, NotImplementedError):
         return None
-    ids: list[list[int]] = torch.randint(known, (1, TOKENS), generator=torch.Generator().manual_seed(0)).tolist()
+    positions = getattr(model.config, "max_position_embeddings", None)
+    length = min(TOKENS, positions) if isinstance(positions, int) and positions > 0 else TOKENS
+    ids: list[list[int]] = torch.randint(known, (1, length), generator=torch.Generator().manual_seed(0)).tolist()
     return ids
