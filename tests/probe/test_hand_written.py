@@ -202,7 +202,7 @@ def test_what_is_not_described_is_measured(weights: Weights, scale: float | None
 
 
 def test_rows_with_few_keys_have_their_own_number():
-    """The first rows of causal attention have too few keys for a line of their own; their logits are the model's all the same."""
+    """The first rows of causal attention have too few keys for a line of their own. Their logits are the model's, too."""
     made = []
 
     def by_query(q: Tensor, k: Tensor) -> Tensor:
