@@ -32,7 +32,10 @@ TIMM: dict[str, Stock] = {
     "eva": timm("eva_giant_patch14_224", 2, 56, options=VIT_14),
     "eva02": timm("eva02_tiny_patch14_224", 2, 56, options=VIT_14),
     "samvit": timm("samvit_base_patch16", 2, options={**VIT, "global_attn_indexes": (1,), "window_size": 2}),
-    "convit": timm("convit_tiny", 2, options={**VIT, "local_up_to_layer": 1}),
+    "convit": timm(
+        "convit_tiny", 3, options={**VIT, "local_up_to_layer": 1}, unknown=1, true=frozenset({"frozen-at-init"}),
+        why="its first layer also attends by position, and is drawn so that this starts almost as a convolution",
+    ),
     "cait": timm("cait_xxs24_224", 4, options=VIT, unknown=2),  # talking heads mix several q·k
     # two attend between channels, two from the class token
     "xcit": timm("xcit_nano_12_p16_224", 4, options={"embed_dim": 64, "depth": 2, "num_heads": 4}),
@@ -53,7 +56,7 @@ TIMM: dict[str, Stock] = {
         why="BatchNorm has its initial statistics, and the logits do exceed 1e4",
     ),
     "mobilevit": timm("mobilevit_xxs", 9),
-    "mobilevitv2": timm("mobilevitv2_050", 9, unseen=9),  # softmax over scores of one token each, no q·k
+    "mobilevitv2": timm("mobilevitv2_050", 9, unseen=3, unknown=6),  # softmax over scores of one token each, no q·k
     "hiera": timm("hiera_tiny_224", 12, 224, unknown=4),
     "davit": timm("davit_tiny", 12, unknown=6),
     "gcvit": timm("gcvit_xxtiny", 12, 224, unknown=6),
