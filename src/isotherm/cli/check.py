@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import click
 
-from isotherm.cli.command import as_json, command, debug, option
+from isotherm.cli.command import any_device, as_json, command, debug, dtype, option, trust_remote_code
 from isotherm.cli.output import WROTE, print_json, progress_bar, say
 from isotherm.errors import ArgumentError, InputError, IsothermError, named
 from isotherm.language import Text, current
@@ -308,18 +308,9 @@ def fails(record: CheckRecord, limits: Limits) -> bool:
     is_flag=True,
 )
 @option("--from-config", Text("Build the model untrained.", "只按配置新建未训练的模型。"), is_flag=True)
-@option("--trust-remote-code", Text("Let the model's own code run.", "允许运行模型自带的代码。"), is_flag=True)
-@option(
-    "--device",
-    Text("Device to compute on; auto: a GPU if there is one.", "运行设备；auto 为有 GPU 则用之。"),
-    default="auto",
-)
-@option(
-    "--dtype",
-    Text("Precision to load the weights in; auto: the checkpoint's own.", "加载权重的精度；auto 为检查点自身的精度。"),
-    type=click.Choice(["auto", "float32", "bfloat16", "float16"]),
-    default="auto",
-)
+@trust_remote_code
+@any_device
+@dtype
 @option(
     "--device-map",
     Text("Spread a large model over all devices, with accelerate.", "用 accelerate 将大模型分布到所有设备。"),

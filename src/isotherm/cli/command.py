@@ -153,6 +153,20 @@ lang = option(
 )
 as_json = option("--json", Text("Print one JSON document.", "输出一个 JSON 文档。"), "as_json", is_flag=True)
 device = option("--device", Text("Device to compute on.", "运行设备。"), default="cpu")
+any_device = option(
+    "--device",
+    Text("Device to compute on; auto: a GPU if there is one.", "运行设备；auto 为有 GPU 则用之。"),
+    default="auto",
+)
+dtype = option(
+    "--dtype",
+    Text("Precision to load the weights in; auto: the checkpoint's own.", "加载权重的精度；auto 为检查点自身的精度。"),
+    type=click.Choice(["auto", "float32", "bfloat16", "float16"]),
+    default="auto",
+)
+trust_remote_code = option(
+    "--trust-remote-code", Text("Let the model's own code run.", "允许运行模型自带的代码。"), is_flag=True
+)
 debug = option("--debug", Text("Show tracebacks.", "显示回溯信息。"), is_flag=True)
 
 

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from isotherm.cli.command import command, option
+from isotherm.cli.command import command, device, option, trust_remote_code
 from isotherm.cli.output import WROTE, say
 from isotherm.errors import ArgumentError, named
 from isotherm.language import Text
@@ -131,8 +131,8 @@ def show(written: "Written") -> None:
 )
 @option("--heads", Text("Only these heads, comma-separated.", "只用于这些头，逗号分隔。"), metavar="N,N…")
 @option("--force", Text("Replace a folder that exists.", "替换已存在的文件夹。"), is_flag=True)
-@option("--trust-remote-code", Text("Let the model's own code run.", "允许运行模型自带的代码。"), is_flag=True)
-@option("--device", Text("Device to compute on.", "运行设备。"), default="cpu")
+@trust_remote_code
+@device
 def set(model: str, **given: Any) -> int:
     """Write one model."""
     return run(SetOptions(model, **given))

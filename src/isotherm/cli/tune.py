@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import click
 
-from isotherm.cli.command import as_json, command, debug, option
+from isotherm.cli.command import any_device, as_json, command, debug, dtype, option, trust_remote_code
 from isotherm.cli.output import WROTE, print_json, progress_bar, say
 from isotherm.errors import ArgumentError, InputError, IsothermError, named
 from isotherm.language import Text, current
@@ -192,18 +192,9 @@ def run(model: str | None, given: dict[str, Any]) -> int:
 )
 @option("--html", Text("Write the record as one page.", "将记录写成一个网页。"), metavar="FILE")
 @as_json
-@option("--trust-remote-code", Text("Let the model's own code run.", "允许运行模型自带的代码。"), is_flag=True)
-@option(
-    "--device",
-    Text("Device to compute on; auto: a GPU if there is one.", "运行设备；auto 为有 GPU 则用之。"),
-    default="auto",
-)
-@option(
-    "--dtype",
-    Text("Precision to load the weights in; auto: the checkpoint's own.", "加载权重的精度；auto 为检查点自身的精度。"),
-    type=click.Choice(["auto", "float32", "bfloat16", "float16"]),
-    default="auto",
-)
+@trust_remote_code
+@any_device
+@dtype
 @debug
 def tune(model: str | None, **given: Any) -> int:
     """Tune one model."""
