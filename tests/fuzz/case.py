@@ -190,7 +190,7 @@ def judge(case: Case, code: int, out: str, err: str) -> list[Finding]:
     found = []
     if code not in CODES:
         found.append(Finding(f"exit code {code}", err))
-    if "Traceback (most recent call last)" in out + err:
+    if "Traceback (most recent call last)" in out + err and "--debug" not in case.words:
         found.append(Finding("traceback", (out + err)[-4000:]))
     if not err.replace("\n", "").isprintable():
         found.append(Finding("control characters in a message", repr(err)))

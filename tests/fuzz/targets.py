@@ -62,7 +62,8 @@ def command_lines(random: Random) -> Case:
     words, command = verb.split(), program
     for name in words:
         command = command.get_command(None, name)  # type: ignore[arg-type]
-    for option in random.choices([it for it in command.params if isinstance(it, click.Option)], k=random.randrange(5)):
+    options = [it for it in command.params if isinstance(it, click.Option) and (verb, it.name) != ("watch", "demo")]
+    for option in random.choices(options, k=random.randrange(5)):
         words += _option(option, random)
     words += random.choices(WORDS, k=random.choice([0, 1, 1, 2, 3]))
     words += _stop(verb, random)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, cast
 import click
 
 from isotherm.cli.command import any_device, as_json, command, debug, dtype, option, trust_remote_code
-from isotherm.cli.output import WROTE, print_json, progress_bar, say
+from isotherm.cli.output import WROTE, print_json, progress_bar, say, say_trace
 from isotherm.errors import ArgumentError, InputError, IsothermError, named
 from isotherm.language import Text, current
 from isotherm.printable import printable
@@ -75,7 +75,7 @@ def run(options: CheckOptions) -> int:
         other = None if options.other is None else _record(options, options.other)
     except IsothermError:
         if options.debug:
-            traceback.print_exc()
+            say_trace(traceback.format_exc())
         raise
     except Exception as error:
         if options.debug:

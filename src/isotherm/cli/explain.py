@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from isotherm.cli.command import as_json, command, debug, device, option
-from isotherm.cli.output import WROTE, print_json, progress_bar, say
+from isotherm.cli.output import WROTE, print_json, progress_bar, say, say_trace
 from isotherm.errors import ArgumentError, InputError
 from isotherm.lab import claims as registry
 from isotherm.lab import recorded
@@ -211,8 +211,7 @@ def tell_problems(
         say(f"isotherm: {line}")
     if options.debug:
         for outcome in outcomes:
-            for row in outcome.trace.splitlines():
-                say(row)
+            say_trace(outcome.trace)
 
 
 def show_list(names: tuple[str, ...], as_json: bool) -> None:

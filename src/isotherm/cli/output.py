@@ -27,6 +27,12 @@ def say(line: Text | str) -> None:
     click.echo(printable(" ".join(str(line).splitlines())), err=True)
 
 
+def say_trace(trace: str) -> None:
+    """Print a traceback, in which a name may hold anything."""
+    for line in trace.splitlines():
+        say(line)
+
+
 def progress_bar(*columns: "ProgressColumn") -> "Progress":
     """A bar that shows itself only on a terminal, and is gone when the work is done."""
     from rich.console import Console

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, cast
 import click
 
 from isotherm.cli.command import any_device, as_json, command, debug, dtype, option, trust_remote_code
-from isotherm.cli.output import WROTE, print_json, progress_bar, say
+from isotherm.cli.output import WROTE, print_json, progress_bar, say, say_trace
 from isotherm.errors import ArgumentError, InputError, IsothermError, named
 from isotherm.language import Text, current
 from isotherm.printable import printable
@@ -124,7 +124,7 @@ def run(model: str | None, given: dict[str, Any]) -> int:
         record = read_record(Path(cast(str, model))) if earlier else made(model, given)
     except IsothermError:
         if given["debug"]:
-            traceback.print_exc()
+            say_trace(traceback.format_exc())
         raise
     if given["html"] is not None:
         page.write_html(record, Path(given["html"]), current())
