@@ -296,12 +296,11 @@ def test_memory_does_not_grow_over_ten_thousand_steps(tmp_path):
 
 
 def test_models_are_watched_in_threads_of_their_own():
-    found = {}
+    found, models = {}, [build(seed=seed) for seed in range(3)]  # here, since all threads share one random state
 
     def work(seed):
-        model = build(seed=seed)
-        monitor = watch(model, every=1, rows=None)
-        found[seed] = train(model, 5, monitor), monitor.latest, monitor.events
+        monitor = watch(models[seed], every=1, rows=None)
+        found[seed] = train(models[seed], 5, monitor), monitor.latest, monitor.events
 
     threads = [threading.Thread(target=work, args=(seed,)) for seed in range(3)]
     for thread in threads:
