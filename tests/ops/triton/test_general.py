@@ -23,7 +23,7 @@ def small_blocks(device, monkeypatch):
         monkeypatch.setattr(general, "tile_size", lambda call, backward=False: general.TileSize(16, 16, 4, 1))
 
 
-@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=10, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     t=st.integers(1, 70),
     s=st.integers(1, 90),
