@@ -44,6 +44,7 @@ def held_once(monkeypatch):
     monkeypatch.setattr(contest, "hold", again)
 
 
+@pytest.mark.slow
 def test_additive_wins_where_q_and_k_have_unit_variance_unless_a_recorded_run_says_otherwise(held_once, otherwise):
     record = run(WINS, **FEW)
     assert record.verdict == WINS.expected
@@ -60,16 +61,19 @@ def test_the_derivation_names_the_freezing_threshold_of_five_words():
         assert f"d_k = {freezing_threshold(5) ** 2:.1f}" in text
 
 
+@pytest.mark.slow
 def test_a_scale_left_in_place_makes_it_no_longer_lose(monkeypatch):
     monkeypatch.setattr(scale.NoScale, "resolve", lambda self, site: Resolved(multiplier=site.head_dim**-0.5))
     assert run(WINS, **FEW).verdict == "refuted"
 
 
+@pytest.mark.slow
 def test_scaling_restores_it_unless_a_recorded_run_says_otherwise(held_once, otherwise):
     assert run(RESTORES, **SHORT).verdict == RESTORES.expected
     check_contradicted(RESTORES, SHORT, otherwise)
 
 
+@pytest.mark.slow
 def test_a_scale_that_does_nothing_restores_nothing(monkeypatch):
     monkeypatch.setattr(scale.InverseSqrt, "resolve", multiplies_by(1.0))
     assert run(RESTORES, **SHORT).verdict == "refuted"
