@@ -37,8 +37,8 @@ def note(frame, event, argument):
     with open(f"{notes}/{os.getpid()}", "a") as file:
         file.write(f"{time.monotonic_ns()} {path}\\n")
 
-sys.setprofile(note)
-threading.setprofile(note)
+sys.settrace(note)  # told of calls alone, where a profiler would be told of returns and of C functions, too
+threading.settrace(note)
 """
 ATTENTION = "import torch, isotherm; q = torch.randn(1, 1, 32, 32{more}); isotherm.attention(q, q, q, stats=True{how})"
 COMMANDS = {
