@@ -7,7 +7,7 @@ import functools
 import re
 from dataclasses import dataclass, field
 from itertools import islice
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -23,9 +23,19 @@ SMALL = 8
 """A module that contains at most this many others passes its projections on to its parent when it returns."""
 
 
-@functools.cache
-def _matches(pattern: re.Pattern[str], class_name: str) -> bool:
-    return pattern.search(class_name) is not None
+class Role(NamedTuple):
+    """What a class of modules is by its name; a Linear, or one with an adapter around it, is a projection."""
+
+    projects: bool
+    normalises: bool
+    attends: bool
+
+
+@functools.lru_cache(1024)
+def _role_of(kind: type[nn.Module]) -> Role:
+    name = kind.__name__
+    projects = issubclass(kind, nn.Linear) or PROJECTION.search(name) is not None
+    return Role(projects, NORM.search(name) is not None, ATTENTION.search(name) is not None)
 
 
 @dataclass(frozen=True)
@@ -101,25 +111,15 @@ class Frame:
         return type(self.module).__name__
 
     @property
-    def projects(self) -> bool:
-        """Whether the module is a projection: a Linear, or a Linear with an adapter around it."""
-        return isinstance(self.module, nn.Linear) or _matches(PROJECTION, self.kind)
-
-    @property
-    def normalises(self) -> bool:
-        """Whether the module's class is named after a norm."""
-        return _matches(NORM, self.kind)
-
-    @property
-    def attends(self) -> bool:
-        """Whether the module's class is named after attention."""
-        return _matches(ATTENTION, self.kind)
+    def role(self) -> Role:
+        """What the module is by its class."""
+        return _role_of(type(self.module))
 
     @property
     def may_attend(self) -> bool:
         """Whether the module has projections like those of q, k and v, met an operator that may be attention, or is named after
         attention and multiplies three activations."""
-        return bool(self.inputs_of_attention() or self.met) or (self.attends and self.unnormalised)
+        return bool(self.inputs_of_attention() or self.met) or (self.role.attends and self.unnormalised)
 
     def inputs_of_attention(self) -> list[Record]:
         """Projections like those of q, k and v: three of one input; or one that is up to three times as wide as its input; or
@@ -128,7 +128,7 @@ class Frame:
         A projection whose whole output goes into another one is the first layer of an MLP.
         """
         made = self._projections()
-        if self.attends:
+        if self.role.attends:
             return made
         by_input: dict[int | None, list[Record]] = {}
         for record in made:
@@ -201,11 +201,12 @@ class Frames:
         frame = self.top
         if frame is None or frame.module is not module or frame.records or frame.explained or frame.noteworthy:
             return False
-        return not (frame.projects or frame.normalises or frame.attends)
+        return not any(frame.role)
 
     def pop(self, module: nn.Module, given: Any, result: Any) -> Frame | None:
         """Remove the frame of a module that has returned, and any frames above it that never did."""
-        if not any(frame.module is module for frame in self.stack):
+        top = self.top
+        if top is None or (top.module is not module and not any(frame.module is module for frame in self.stack)):
             return None
         while True:
             frame = self.stack.pop()
@@ -215,8 +216,9 @@ class Frames:
         if parent is not None:
             parent.explained = parent.explained or frame.explained
             parent.unnormalised = parent.unnormalised or (frame.unnormalised and not frame.explained)
-            if frame.projects or frame.normalises:
-                self.note(parent, frame.name, "projection" if frame.projects else "norm", given, result)
+            role = frame.role
+            if role.projects or role.normalises:
+                self.note(parent, frame.name, "projection" if role.projects else "norm", given, result)
             elif not frame.explained and self._is_small(module):
                 parent.records.extend(frame.records)
         return frame

@@ -91,7 +91,7 @@ def _other_axes(q: Tensor, frames: list[Frame]) -> Kind | None:
             output = outputs.get(storage_of(view))
             if output is not None and view.shape[-2:] == q.shape[-2:]:
                 return _axis_kind(view, output)
-        if frame.attends:
+        if frame.role.attends:
             break
     return None
 

@@ -91,7 +91,7 @@ class Sampler:
             if frame.records:
                 beside.append(self._beside(used, frame.records, vectors))
             if (beside and beside[-1].view_of) or (
-                frame.attends and any(r.kind == "projection" for r in frame.records)
+                frame.role.attends and any(r.kind == "projection" for r in frame.records)
             ):
                 break
         if not beside:

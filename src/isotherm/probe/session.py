@@ -126,8 +126,10 @@ class Session:
         """
         if torch._C._current_graph_task_id() != -1 or torch._C._functorch.peek_interpreter_stack() is not None:
             return False
-        top = self.frames.top
-        return not any(other.working is not None or top in other.opened_in for other in sessions_here())
+        for other in sessions_here():  # a loop, because this is asked very often
+            if other.working is not None or (other.opened_in and self.frames.top in other.opened_in):
+                return False
+        return True
 
     @property
     def awake(self) -> bool:
@@ -200,7 +202,9 @@ class Session:
 
     def is_weight(self, tensor: Tensor) -> bool:
         """Whether the tensor is a parameter of the model, a buffer that the forward does not write to, or a view of one."""
-        return isinstance(tensor, nn.Parameter) or storage_of(tensor) in self._known_weights()
+        if type(tensor) is not Tensor and isinstance(tensor, nn.Parameter):
+            return True
+        return storage_of(tensor) in self._known_weights()
 
     def _known_weights(self) -> set[int]:
         if self._weights is None:

@@ -66,6 +66,7 @@ class Watch:
             return True
         if name in OUTER:
             self._note_outer(args, result)
+            return False
         return (name in SUMS and bool(self._outer.data)) or name == "exp"
 
     def before(self, name: str, args: Any, kwargs: Any) -> None:
@@ -252,7 +253,10 @@ class Watch:
         x, y = args[:2]
         larger = result.numel() > max(x.numel(), y.numel())
         alike = x.dim() > 1 and y.dim() > 1 and x.shape[-1] == y.shape[-1] > 1
-        known = not larger and not alike and any(one in self._shares or one in self._trails for one in (x, y))
+        if not (larger or alike or self.idle):
+            known = any(one in self._shares or one in self._trails for one in (x, y))
+        else:
+            known = False
         if larger or alike or known:
             self._outer[result] = x, y
 
@@ -342,7 +346,7 @@ class Watch:
             recognise_logits(self.session, trail, logits, axis)
             return
         frame = self.session.frames.attending
-        if frame is not None and frame.attends and logits.dim() > 2:
+        if frame is not None and frame.role.attends and logits.dim() > 2:
             frame.other_softmax = True
 
 

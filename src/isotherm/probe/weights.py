@@ -43,10 +43,10 @@ class ModelWeights:
         if frame is None or (name not in PRODUCTS and name not in NORMS):
             return
         if name in NORMS:
-            if not frame.normalises:
+            if not frame.role.normalises:
                 frames.note(frame, f"{frame.name}.{name}", "norm", args, result)
             return
-        if frame.projects:
+        if frame.role.projects:
             return
         weight = weight_of(name, args)
         weight = self._known_weight(name, args) if weight is None else weight
