@@ -6,8 +6,10 @@ WILD := .venv-wild/bin
 COUNT ?= 100000
 SECONDS ?= 600
 SEED ?= 0
+CUDA := $(BIN)/python -c 'import torch; raise SystemExit(not torch.cuda.is_available())'
+COMMIT = $$(git rev-parse HEAD 2>/dev/null)
 
-.PHONY: demo demo-train lab test test-full test-wild fuzz mutate lint bench test-gpu sanitize-gpu dist clean
+.PHONY: demo demo-train lab test test-full test-wild fuzz mutate lint bench bench-gpu test-gpu sanitize-gpu dist clean
 
 demo: $(READY)  ## check the default model and write its page
 	@mkdir -p out
@@ -55,8 +57,15 @@ bench: $(READY)  ## time and memory against PyTorch's own kernel, as tidy rows
 	@$(BIN)/python benchmarks/models.py cpu
 	@$(BIN)/python benchmarks/table.py
 
+bench-gpu: $(READY)  ## time and memory on a CUDA device: checks, training steps, watched runs, kernels
+	@$(CUDA) || { echo "make bench-gpu needs a CUDA device and PyTorch finds none; make bench times the CPU." >&2; exit 2; }
+	@$(BIN)/python benchmarks/check_gpu.py --commit "$(COMMIT)"
+	@$(BIN)/python benchmarks/training_gpu.py --commit "$(COMMIT)" --out benchmarks/results/training_gpu
+	@$(BIN)/python benchmarks/watch.py cuda --commit "$(COMMIT)" --out benchmarks/results/watch_gpu
+	@$(BIN)/python benchmarks/attention_gpu.py --commit "$(COMMIT)"
+
 test-gpu: $(READY)  ## the same kernels on a CUDA device
-	@$(BIN)/python -c 'import torch; raise SystemExit(not torch.cuda.is_available())' || \
+	@$(CUDA) || \
 		{ echo "make test-gpu needs a CUDA device and PyTorch finds none; make test runs the kernels without one." >&2; exit 2; }
 	@$(BIN)/python -m pytest -m gpu
 
