@@ -179,7 +179,7 @@ def test_the_private_name_test_can_fail():
     path = SOURCE / "probe" / "observe.py"
     assert private_names(path, "from isotherm.ops.api import _solve") == ["isotherm.ops.api._solve"]
     assert private_names(path, "from isotherm.ops import api\napi._solve()") == ["isotherm.ops.api._solve"]
-    assert private_names(path, "from isotherm.probe.session import _OwnWork") == []
+    assert private_names(path, "from isotherm.probe.frames import _is_fused") == []
 
 
 def test_names_do_not_repeat():

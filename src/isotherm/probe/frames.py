@@ -24,18 +24,17 @@ SMALL = 8
 
 
 class Role(NamedTuple):
-    """What a class of modules is by its name; a Linear, or one with an adapter around it, is a projection."""
+    """What a module is by the name of its class. A Linear is a projection by any name."""
 
     projects: bool
     normalises: bool
     attends: bool
 
 
-@functools.lru_cache(1024)
-def _role_of(kind: type[nn.Module]) -> Role:
-    name = kind.__name__
-    projects = issubclass(kind, nn.Linear) or PROJECTION.search(name) is not None
-    return Role(projects, NORM.search(name) is not None, ATTENTION.search(name) is not None)
+@functools.cache
+def _role_of(kind: str, is_linear: bool) -> Role:
+    projects = is_linear or PROJECTION.search(kind) is not None
+    return Role(projects, NORM.search(kind) is not None, ATTENTION.search(kind) is not None)
 
 
 @dataclass(frozen=True)
@@ -113,7 +112,7 @@ class Frame:
     @property
     def role(self) -> Role:
         """What the module is by its class."""
-        return _role_of(type(self.module))
+        return _role_of(self.kind, isinstance(self.module, nn.Linear))
 
     @property
     def may_attend(self) -> bool:

@@ -20,6 +20,7 @@ from isotherm.probe.kinds import Ancestry, kind_of
 from isotherm.probe.later import Later, Unknown
 from isotherm.probe.masks import Masks, Terms
 from isotherm.probe.members import buffers_of, parameters_of
+from isotherm.probe.own_work import OwnWork
 from isotherm.probe.owner import sessions_here
 from isotherm.probe.reasons import ELSEWHERE, FAILED, IN_BLOCKS, KERNEL, MISMATCH, NO_SOFTMAX, OPAQUE, OTHER_SOFTMAX
 from isotherm.record import Severity, Unseen
@@ -109,7 +110,7 @@ class Session:
         self.later = Later(self.masks)
         self.opened_in: tuple[Frame, ...] = ()
         self.may_compile = False
-        self.working: _OwnWork | None = None
+        self.working: OwnWork | None = None
         self.mode: TorchFunctionMode | None = None
         self._busy = 0
         self._kept: list[Kept] = []
@@ -159,9 +160,9 @@ class Session:
         finally:
             self.may_compile = False
 
-    def own_work(self, module: nn.Module | None = None) -> "_OwnWork":
+    def own_work(self, module: nn.Module | None = None) -> OwnWork:
         """Do work of the probe itself, without gradients and modes. No probe looks at it; an error is listed as unseen."""
-        return _OwnWork(self, module)
+        return OwnWork(self, module)
 
     def clean_up(self) -> None:
         """Finish what an interrupt has cut short in this thread: gradients, functions and modes become as they were."""
@@ -366,38 +367,3 @@ class Session:
             self.later.note(frame.name, len(self.seen.captures) - 1, largest)
         elif isinstance(output, Tensor) and not is_finite(output):
             self.seen.not_finite = NotFinite(frame.name, len(self.seen.captures) - 1)
-
-
-class _OwnWork:
-    """See `Session.own_work`. It is a class because a generator would be slower, and it is entered very often."""
-
-    __slots__ = ("_functions", "_gradients", "_module", "_outer", "_session")
-
-    def __init__(self, session: Session, module: nn.Module | None) -> None:
-        self._session, self._module, self._outer = session, module, session.working
-        self._gradients = torch.is_grad_enabled()
-        self._functions = None if torch._C._is_torch_function_all_disabled() else torch._C.DisableTorchFunction()
-
-    def __enter__(self) -> None:
-        self._session.working = self
-        if self._functions is not None:
-            self._functions.__enter__()
-        if self._gradients:  # a mode would see this call, so it comes after modes are off, and only if needed
-            torch._C._set_grad_enabled(False)
-
-    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> bool:
-        try:
-            if isinstance(error, Exception):
-                self._session.failed(error, self._module)
-                return True
-            return False
-        finally:
-            self.restore()
-
-    def restore(self) -> None:
-        """Undo `__enter__`, even if an interrupt came in the middle of it."""
-        if self._gradients:
-            torch._C._set_grad_enabled(True)
-        if self._functions is not None:
-            self._functions.__exit__(None, None, None)
-        self._session.working = self._outer
