@@ -116,8 +116,9 @@ def explained(path: Path) -> Iterator[None]:
     try:
         yield
     except sqlite3.DatabaseError as error:
-        whole = isinstance(error, sqlite3.OperationalError) and error.sqlite_errorcode != sqlite3.SQLITE_ERROR
-        why = NOT_SQLITE if error.sqlite_errorcode == sqlite3.SQLITE_NOTADB else CANNOT if whole else DAMAGED
+        code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR)  # none where text is not UTF-8
+        whole = isinstance(error, sqlite3.OperationalError) and code != sqlite3.SQLITE_ERROR
+        why = NOT_SQLITE if code == sqlite3.SQLITE_NOTADB else CANNOT if whole else DAMAGED
         raise InputError(path, why.format(why=error)) from error
     except OSError as error:
         raise InputError(path, CANNOT.format(why=error.strerror or error)) from error

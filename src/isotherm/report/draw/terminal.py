@@ -186,7 +186,7 @@ def _bars(figure: Figure, language: Language, width: int) -> list[Styled]:
                 given = look.line.y[look.line.x.index(x)]
                 rows.append((name if alone else f"{label(x)} · {name}", given, _style(look)))
     shown = rows[:MOST_BARS]
-    wide = min(max(cell_len(name) for name, _, _ in shown), width // 2)
+    wide = min(max((cell_len(name) for name, _, _ in shown), default=0), width // 2)
     lines = [Styled(f"  {_said(figure.y, language)} · {_said(figure.x, language)}", style="dim")]
     for name, value, style in shown:
         title = Styled(name)
