@@ -6,7 +6,7 @@ steps training runs as if nobody watched. Whatever goes wrong in here is recorde
 
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from os import PathLike
 from pathlib import Path
 from types import TracebackType
@@ -21,6 +21,7 @@ from isotherm.monitor.arriving import Arriving
 from isotherm.monitor.clock import Clock
 from isotherm.monitor.gathering import Gathering
 from isotherm.monitor.looks import Looks
+from isotherm.monitor.options import WatchOptions
 from isotherm.monitor.ranks import Ranks, Table
 from isotherm.monitor.store import Writer, read
 from isotherm.monitor.telling import MakeSink, Telling
@@ -31,27 +32,24 @@ NOTHING_SEEN = Text(
     "no attention was seen in the first step, so there is nothing to watch; isotherm check says what was met instead",
     "第一步中没有看到任何注意力，因此没有可监视的内容；isotherm check 会说明遇到了什么",
 )
-POSITIVE = Text("an integer of at least 1", "不小于 1 的整数")
-
-
-@dataclass(frozen=True)
-class WatchOptions:
-    """What `watch` was asked for; its docstring says what each is."""
-
-    every: int
-    rows: int | None
-    store: str | PathLike[str] | None
-    alarms: bool
-    on_alert: Callable[[Event], object] | None
-    sinks: tuple[MakeSink, ...]
-    scaler: Any
-    together: bool | None
-    valve: Valve | None
-
-    def __post_init__(self) -> None:
-        for name, value in (("every", self.every), ("rows", 1 if self.rows is None else self.rows)):
-            if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-                raise ArgumentError(name, POSITIVE, got=value)
+NO_FORWARD = Text(
+    "the optimizer has stepped {n} times, and this model has run no forward that needs gradients: is another copy of it"
+    " trained, or is it run by torch.func?",
+    "优化器已走 {n} 步，而本模型没有做过需要梯度的前向：训练的是否是它的另一份副本，或由 torch.func 运行？",
+)
+NO_STEP = Text(
+    "the model has run, but no optimizer stepped that holds its parameters, so there is no reading; call monitor.stepped()"
+    " after each update of the weights",
+    "模型已运行，但没有持有其参数的优化器走过一步，因此没有读数；请在每次更新权重后调用 monitor.stepped()",
+)
+OTHER_HEADS = Text(
+    "{layer} had {old} heads and has {new} now; it is not read any more",
+    "{layer} 原有 {old} 个头，现有 {new} 个；不再读取该层",
+)
+PATIENCE = 20
+"""Optimizer steps without a forward, or forwards without a step, before that is said: the latter at the end, or when loss after
+loss was logged for `LONG` forwards."""
+LONG = 1000
 
 
 class Monitor:
@@ -74,7 +72,7 @@ class Monitor:
         self._telling = Telling(
             writer, options.sinks if first else (), alarms=options.alarms and first, on_alert=options.on_alert
         )
-        self._clock = Clock(model, self._before, self._after)
+        self._clock = Clock(model, self._before, self._after, options.valve.masters.values() if options.valve else ())
         self._earlier: tuple[Reading, ...] = ()
         self._hot = False
         self._looks = Looks(model, options.rows, traces=options.valve is not None, alone=self._ranks.count == 1)
@@ -82,7 +80,8 @@ class Monitor:
         self._coming: Gathering | None = None
         self._snapshots: dict[str, Path] = {}
         self._loss: Any = None
-        self._ticked = self._has_logged = self._logs_late = False
+        self._ticked = self._has_logged = self._logs_late = self._by_hand = False
+        self._blank = 0
 
     @property
     def events(self) -> list[Event]:
@@ -116,6 +115,7 @@ class Monitor:
     def stop(self) -> None:
         """End: the model, PyTorch and the optimizers are as they were."""
         self._clock.stop()
+        self._miss_steps(PATIENCE)
         for end in (self._looks.close, self._looks.stop, self._finish):
             self._safely(end)
         self._telling.close()
@@ -123,6 +123,7 @@ class Monitor:
     def log(self, loss: Any) -> None:
         """The loss of this step, a number or a tensor, before the optimizer steps or right after, as in the first step.
         Models that return one (`outputs.loss`) need not be helped, unless they are compiled."""
+        self._miss_steps(LONG)
         loss = loss.detach() if isinstance(loss, Tensor) else loss
         coming, done = self._coming, self._latest
         self._has_logged = True
@@ -135,11 +136,26 @@ class Monitor:
             if self._telling.writer is not None:
                 self._telling.writer.reading(self._latest)
 
+    def _miss_steps(self, forwards: int) -> None:
+        if not self._ticked and self._looks.forwards >= forwards:
+            self._telling.warn(NO_STEP, self.step)
+
+    def stepped(self) -> None:
+        """Say that the weights were updated, in a loop whose optimizer is none of PyTorch's, or holds copies of the model's
+        parameters. From then on nothing else counts the steps."""
+        counted, self._by_hand = self._ticked and not self._by_hand, True
+        self._clock.stop()
+        if not counted:
+            self._after()
+
     def _before(self) -> None:
         self._safely(self._read)
 
     def _after(self) -> None:
         self._before()  # a closure runs the forward inside the optimizer's step
+        self._blank = self._blank + 1 if self._looks.is_open else 0
+        if self._blank == PATIENCE:
+            self._telling.warn(NO_FORWARD.format(n=PATIENCE), self.step)
         self._looks.stepped()
         if not self._ticked:
             self._ticked, self._logs_late = True, not self._has_logged
@@ -158,6 +174,7 @@ class Monitor:
         if self._coming is not None and self._coming.numbers.is_here:
             self._finish()
         looked = self._looks.end(self._table)
+        self._say_what_failed()
         if looked is None:
             return
         self._finish()
@@ -171,6 +188,13 @@ class Monitor:
             self._hot = self.options.valve is not None
             if self._hot or not self._coming.numbers.waits:
                 self._finish()
+
+    def _say_what_failed(self) -> None:
+        """Tell of errors in the probe, and of modules that it could not look into."""
+        errors, self._looks.errors = self._looks.errors, []
+        for error in errors:
+            self._telling.failed(error, self.step)
+        self._telling.unseen(self._looks.unseen, self.step)
 
     def _finish(self) -> None:
         """Tell of the reading whose numbers are on their way."""
@@ -206,9 +230,13 @@ class Monitor:
         if not self._table:
             self._table = self._ranks.agree(seen)
         elif self._ranks.count == 1:
+            for key in seen.keys() & self._table.keys():
+                if seen[key] != self._table[key]:
+                    words = OTHER_HEADS.format(layer=key[0], old=self._table[key], new=seen[key])
+                    self._telling.warn(words, self.step)
             seen = {key: heads for key, heads in seen.items() if key not in self._table}
             self._table |= seen
-        if not self._table:
+        if not self._table and not self._telling.has_failed:
             self._telling.warn(NOTHING_SEEN, self.step)
         if len(self.layers) < len(self._table):
             self.layers = [

@@ -6,6 +6,7 @@ the same in every step: nothing is compiled again, and CUDA graphs can replay it
 launches as it does its own; elsewhere `statistics` measures.
 """
 
+from collections import deque
 from functools import cache
 from importlib.util import find_spec
 from typing import Any
@@ -15,9 +16,11 @@ from torch import Tensor
 
 from isotherm.checkup.rows import statistics
 from isotherm.checkup.thresholds import SATURATED
-from isotherm.monitor.totals import SUMS, LayerTotals
+from isotherm.monitor.totals import SUMS, LayerTotals, squared_length
 from isotherm.ops import Problem, Visibility
 
+_errors: deque[str] = deque(maxlen=1)
+"""What went wrong in the operators. The code that they are in must never hear of it."""
 ROWS = len(SUMS) + 1
 """Rows of a layer's state [ROWS, heads] in a pool: the sums, and the largest logit."""
 
@@ -54,6 +57,13 @@ def note_now(q: Tensor, k: Tensor, armed: Tensor, pool: Tensor, *, scale: float,
         launch(note_rows, q, k, None, armed, pool, offset=0, scale=scale, causal=causal, rows=rows)
 
 
+def taken_errors() -> list[str]:
+    """What went wrong since this was asked."""
+    taken = list(_errors)
+    _errors.clear()
+    return taken
+
+
 @cache
 def _on_gpu() -> Any:
     from isotherm.monitor import noting_gpu
@@ -66,23 +76,34 @@ def _note(
     q: Tensor, k: Tensor, mask: Tensor | None, armed: Tensor, pool: Tensor, offset: int,
     scale: float, causal: bool, rows: int,
 ) -> None:  # fmt: skip
-    if not armed.item():
-        return
+    if armed.item():
+        state = pool[offset : offset + ROWS * q.shape[1]].view(ROWS, -1)
+        try:
+            totals = _totals(q, k, mask, scale, causal, rows)
+        except Exception as error:
+            _errors.append(f"{type(error).__name__}: {error}")
+            return
+        state[:-1] += totals.sums
+        state[-1] = torch.maximum(state[-1], totals.largest)
+
+
+def _totals(q: Tensor, k: Tensor, mask: Tensor | None, scale: float, causal: bool, rows: int) -> LayerTotals:
     boolean = mask is None or mask.dtype == torch.bool
     whole = four_axes(mask)
     visibility = Visibility(torch.arange(q.shape[2]), k.shape[2], causal, None, whole if boolean else None)
     problem = Problem(q, k, k, visibility, scale, None if boolean else whole)
-    totals = LayerTotals.of(statistics(problem, None, rows_of_each(q, rows), [scale], padded=None)[0])
-    state = pool[offset : offset + ROWS * q.shape[1]].view(ROWS, -1)
-    state[:-1] += totals.sums
-    state[-1] = torch.maximum(state[-1], totals.largest)
+    return LayerTotals.of(statistics(problem, None, rows_of_each(q, rows), [scale], padded=None)[0])
 
 
 @torch.library.custom_op("isotherm::note_gradient", mutates_args=("pool",))
 def _note_gradient(g_q: Tensor, g_k: Tensor, armed: Tensor, pool: Tensor, offset: int) -> None:
     if armed.item():
         for place, gradient in enumerate((g_q, g_k)):
-            pool[offset + place] += torch.linalg.vector_norm(gradient, dtype=torch.float32).square()
+            try:
+                pool[offset + place] += squared_length(gradient)
+            except Exception as error:
+                pool[offset + place] = torch.nan
+                _errors.append(f"{type(error).__name__}: {error}")
 
 
 @_note.register_fake
