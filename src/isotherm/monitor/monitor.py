@@ -65,6 +65,8 @@ class Monitor:
         self.layers: list[WatchedLayer] = []
         self._latest: Reading | None = None
         self.should_stop = False
+        self.believes = True
+        """Whether the loss that the model returns is the step's. In parts of a batch it may be a part of that."""
         self._ranks = Ranks(model, options.together)
         first, writer = self._ranks.is_first, None
         if options.store is not None and first:
@@ -248,7 +250,7 @@ class Monitor:
 
     def _loss_of(self, result: Any) -> Any:
         loss, self._loss = self._loss, None
-        if loss is None:
+        if loss is None and self.believes:
             loss = result.get("loss") if isinstance(result, dict) else getattr(result, "loss", None)
         return loss if isinstance(loss, (int, float)) or (isinstance(loss, Tensor) and loss.numel() == 1) else None
 
