@@ -165,7 +165,7 @@ class Frames:
 
     def know(self, model: nn.Module) -> None:
         """Learn the names of the model's modules."""
-        named = [(_plain(name), module) for name, module in modules_of(model)]
+        named = [(plain_name(name), module) for name, module in modules_of(model)]
         self.names = {id(module): name for name, module in named}
         self.modules = dict(named)
 
@@ -257,6 +257,6 @@ def _first_tensor(value: Any) -> Tensor | None:
     return value if isinstance(value, torch.Tensor) else None
 
 
-def _plain(name: str) -> str:
+def plain_name(name: str) -> str:
     """The name without the wrapper that `torch.compile` adds."""
     return ".".join(part for part in name.split(".") if part != "_orig_mod")
