@@ -7,6 +7,7 @@ steps training runs as if nobody watched. Whatever goes wrong in here is recorde
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import replace
+from functools import partial
 from os import PathLike
 from pathlib import Path
 from types import TracebackType
@@ -64,7 +65,7 @@ class Monitor:
         self.step = 0
         self.layers: list[WatchedLayer] = []
         self._latest: Reading | None = None
-        self.should_stop = False
+        self._wants_stop = self._stops = False
         self.believes = True
         """Whether the loss that the model returns is the step's. In parts of a batch it may be a part of that."""
         self._ranks = Ranks(model, options.together)
@@ -89,6 +90,16 @@ class Monitor:
     def events(self) -> list[Event]:
         """What happened so far."""
         return self._telling.events
+
+    @property
+    def should_stop(self) -> bool:
+        """Whether training should stop, since one who was told of an alert set this. Several processes agree on it at their
+        next reading."""
+        return self._wants_stop if self._ranks.count == 1 else self._stops
+
+    @should_stop.setter
+    def should_stop(self, wanted: bool) -> None:
+        self._wants_stop = wanted
 
     @property
     def latest(self) -> Reading | None:
@@ -168,7 +179,8 @@ class Monitor:
         self._open()
 
     def _open(self) -> None:
-        if self.step % self.options.every == 0 or self._looks.is_due:
+        due = self._looks.is_due and self._ranks.count == 1  # several processes look at the same steps
+        if due or self.step % self.options.every == 0:
             self._safely(lambda: self._looks.begin(self._table))
 
     def _read(self) -> None:
@@ -181,12 +193,13 @@ class Monitor:
             return
         self._finish()
         for module, snapshot in looked.snapshots.items():
-            snapshot.save(self._snapshots.pop(module), model=called(self.model), module=module, step=self.step)
+            path, model = self._snapshots.pop(module), called(self.model)
+            self._safely(partial(snapshot.save, path, model=model, module=module, step=self.step))
         self._agree(looked.table)
         if self._table:
             about = {"step": self.step, "at": time.time(), "rows": self.options.rows, "loss_scale": self._loss_scale()}
-            loss = self._loss_of(looked.result)
-            self._coming = Gathering.of(looked, loss, self._table, self._ranks, **about)
+            said = self._loss_of(looked.result), self._wants_stop
+            self._coming = Gathering.of(looked, said, self._table, self._ranks, **about)
             self._hot = self.options.valve is not None
             if self._hot or not self._coming.numbers.waits:
                 self._finish()
@@ -203,7 +216,7 @@ class Monitor:
         coming, self._coming = self._coming, None
         if coming is None:
             return
-        reading = coming.reading()
+        reading, self._stops = coming.reading(), self._stops or coming.stops()
         if not coming.rows_seen():
             self._looks.silent()
         else:
@@ -259,9 +272,11 @@ class Monitor:
 
     def snapshot(self, layer: int, folder: str | PathLike[str]) -> Path:
         """Save q and k of a layer at the next step, for the sequence of the batch with the largest logit. Returns the file,
-        which `isotherm check` opens. To be called from `on_alert`."""
+        which `isotherm check` opens. To be called from `on_alert`. Where several processes train, it is the next step that is
+        looked at anyway, and this process's share of the batch."""
         module = list(self._table)[layer][0]
-        path = Path(folder) / f"layer-{layer:02}-step-{self.step + 1}.npz"
+        every = 1 if self._ranks.count == 1 else self.options.every
+        path = Path(folder) / f"layer-{layer:02}-step-{(self.step // every + 1) * every}.npz"
         path.parent.mkdir(parents=True, exist_ok=True)
         self._snapshots[module] = path
         self._looks.wanted.add(module)

@@ -49,17 +49,17 @@ def note_gradient(g_q: Tensor, g_k: Tensor, armed: Tensor, pool: Tensor, offset:
     _on_gpu().note_gradient(g_q, g_k, armed, pool, offset)
 
 
-class Held(Protocol):
+class NotePools(Protocol):
     """Where gradients outside a GPU are noted."""
 
     armed: Tensor
     squares: Tensor
 
 
-_held: "weakref.WeakValueDictionary[int, Held]" = weakref.WeakValueDictionary()
+_held: "weakref.WeakValueDictionary[int, NotePools]" = weakref.WeakValueDictionary()
 
 
-def hold(pools: Held) -> int:
+def hold(pools: NotePools) -> int:
     """A number by which `note_gradient_here` finds these pools."""
     number = len(_held) + 1
     while number in _held:
