@@ -98,6 +98,7 @@ $(READY): pyproject.toml constraints.txt
 	@echo "== setting up .venv-trackers (once; a few minutes)"
 	@test -x $(TRACKERS)/python || $(PYTHON) -m venv .venv-trackers
 	@$(TRACKERS)/python -m pip install --quiet --disable-pip-version-check --upgrade pip
-	@$(TRACKERS)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable . pytest \
-		hypothesis --requirement tests/monitor/requirements.txt
+	@grep -v '^protobuf==' constraints.txt > .venv-trackers/constraints.txt
+	@$(TRACKERS)/python -m pip install --quiet --disable-pip-version-check --constraint .venv-trackers/constraints.txt \
+		--editable . pytest hypothesis --requirement tests/monitor/requirements.txt
 	@touch $@

@@ -3,7 +3,7 @@
 Every run is watched as a user would watch it, every fifth step with 128 rows of each head. What it learns is the characters of
 the licence, or a made-up task. A run counts as healthy if its loss stays finite and falls by a tenth; an alert there is false.
 
-    PYTHONPATH=src python benchmarks/healthy.py [--seeds 3] [--steps 300] [--out benchmarks/results/healthy_cpu]
+    PYTHONPATH=src python benchmarks/healthy.py [--first 3] [--steps 300] [--out benchmarks/results/healthy_cpu]
 """
 
 import argparse
@@ -232,7 +232,7 @@ def train(name: str, seed: int, steps: int) -> Row:
     return Row(name, seed, *ends, round(largest, 2), round(saturated, 3), " ".join(told))
 
 
-def provenance(seeds: int, steps: int) -> dict[str, object]:
+def provenance(first: int, seeds: int, steps: int) -> dict[str, object]:
     """Where and with what the runs were made."""
     git = ["git", "-C", str(HERE), "rev-parse", "--short", "HEAD"]
     commit = subprocess.run(git, capture_output=True, text=True, check=False).stdout.strip()
@@ -240,7 +240,8 @@ def provenance(seeds: int, steps: int) -> dict[str, object]:
     cpu = next((line.split(":")[1].strip() for line in lines if "model name" in line), "")
     return {
         "date": time.strftime("%Y-%m-%d"), "commit": commit, "device": cpu, "python": platform.python_version(),
-        "torch": torch.__version__, "transformers": transformers.__version__, "seeds": seeds, "steps": steps, "every": 5,
+        "torch": torch.__version__, "transformers": transformers.__version__, "first_seed": first,
+        "seeds": seeds, "steps": steps, "every": 5,
     }  # fmt: skip
 
 
@@ -268,7 +269,9 @@ def main() -> None:
             writer = csv.DictWriter(file, list(asdict(rows[0])), lineterminator="\n")
             writer.writeheader()
             writer.writerows(asdict(row) for row in rows)
-        path.with_suffix(".json").write_text(json.dumps(provenance(asked.seeds, asked.steps), indent=2) + "\n")
+        path.with_suffix(".json").write_text(
+            json.dumps(provenance(asked.first, asked.seeds, asked.steps), indent=2) + "\n"
+        )
 
 
 if __name__ == "__main__":

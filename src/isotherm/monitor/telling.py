@@ -20,6 +20,10 @@ TROUBLE = Text(
     "the monitor itself failed, and training went on: {error}",
     "监视器自身出错，训练照常继续：{error}",
 )
+NOT_WRITTEN = Text(
+    "{path} cannot be written now ({why}); the last readings wait, and it is tried again",
+    "{path} 目前无法写入（{why}）；最近的读数先保留，稍后重试",
+)
 NOT_WATCHED = Text("{name} is not watched: {why}", "{name} 未被监视：{why}")
 NONE_WATCHED = Text("{name} and {n} more are not watched: {why}", "{name} 及另外 {n} 个模块未被监视：{why}")
 MakeSink = Callable[[Sequence[WatchedLayer]], Sink]
@@ -45,6 +49,7 @@ class Telling:
         self._alarms: Alarms | None = None
         self.has_failed = False
         """Whether something in the monitor itself went wrong."""
+        self._waits = False
         self._reasons: set[str] = set()
 
     def layers(self, layers: Sequence[WatchedLayer], earlier: Sequence[Reading]) -> None:
@@ -77,6 +82,9 @@ class Telling:
         """A reading, and the alerts that are new with it."""
         if self.writer is not None:
             self.writer.reading(reading)
+            if self.writer.trouble is not None and not self._waits:
+                self._waits = True
+                self.warn(NOT_WRITTEN.format(path=self.writer.path, why=self.writer.trouble), reading.step)
         for sink in self._sinks:
             self.safely(partial(sink.reading, reading))
         for event in () if self._alarms is None else self._alarms.look(reading):
