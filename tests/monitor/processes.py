@@ -87,6 +87,26 @@ def trained(model, mine, valve=None, store=None):
     }
 
 
+def stopped(mine, folder):
+    """Each step's wish to stop, where the first process hears of an alert, takes snapshots and wants to stop."""
+    model = built()
+    with torch.no_grad():
+        model.layers[0].q_proj.weight.mul_(1e4)
+    run, stops = ddp(model), []
+    optimizer = torch.optim.SGD(run.parameters(), lr=0.0)
+
+    def told(event):
+        monitor.should_stop = True
+        monitor.snapshot(event.layer, folder)
+
+    with watch(run, every=2, on_alert=told) as monitor:
+        for step in range(5):
+            run(mine(batch(step, 6))).square().mean().backward()
+            optimizer.step()
+            stops.append(monitor.should_stop)
+    return stops
+
+
 def work(rank, folder):
     """One process: every way to train together, with and without the valve."""
     torch.set_num_threads(1)
@@ -101,5 +121,6 @@ def work(rank, folder):
                 )
             except Exception as error:
                 done[name, valve is not None] = repr(error)
+    done["stops"] = stopped(lambda whole: whole.chunk(2)[rank], f"{folder}/snapshots")
     torch.save(done, f"{folder}/{rank}.pt")
     dist.destroy_process_group()

@@ -10,12 +10,15 @@ import subprocess
 import threading
 import time
 import traceback
+from pathlib import Path
 
 import pytest
 
 from isotherm.errors import InputError
 from isotherm.monitor import database, store
+from isotherm.monitor.monitor import watch
 from isotherm.monitor.store import Writer, read
+from tests.monitor.loops import build, train
 from tests.monitor.runs import LAYERS, reading
 from tests.monitor.test_store import ALERT, opened, same, steps
 
@@ -250,8 +253,8 @@ def test_two_readers_follow_while_a_writer_writes(path):
         for step in range(400):
             writer.reading(reading(step))
             assert writer.trouble is None
-        while any(not counts or counts[-1] < 400 for counts in seen) and not failures:
-            time.sleep(0.01)
+            while step % 100 == 99 and any(not counts or counts[-1] <= step for counts in seen) and not failures:
+                time.sleep(0.01)
         done.set()
         for reader in readers:
             reader.join()
@@ -438,3 +441,39 @@ def test_training_never_waits_long_for_a_store(path):
         for one in ready:
             writer.reading(one)
         assert (time.perf_counter() - started) / len(ready) < 0.02
+
+
+def test_a_file_that_is_deleted_or_replaced_meanwhile_is_told(path):
+    """SQLite would go on writing to what nobody can open any more."""
+    with opened(path) as writer:
+        writer.reading(reading(0))
+        path.rename(path.with_name("moved.db"))
+        writer.reading(reading(1))
+        assert str(writer.trouble) == "the file was deleted or replaced"
+        path.with_name("moved.db").rename(path)
+        writer._retry_at = 0.0
+        writer.reading(reading(2))
+        assert writer.trouble is None
+    assert steps(read(path)) == [0, 1, 2]
+
+
+def test_a_store_that_cannot_be_written_is_told_once_while_training_goes_on(tmp_path):
+    model, where = build(), tmp_path / "run.db"
+    with watch(model, every=1, store=where) as monitor:
+        train(model, 2)
+        where.unlink()
+        with pytest.warns(RuntimeWarning, match=r"run.db cannot be written now \(the file was deleted") as told:
+            train(model, 4)
+    assert len(told) == 1
+    assert monitor.latest.step == 5
+
+
+def test_a_program_may_go_to_another_folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with opened(Path("run.db")) as writer:
+        writer.reading(reading(0))
+        monkeypatch.chdir("/")
+        writer.reading(reading(1))
+        assert writer.trouble is None
+    opened(tmp_path / "run.db").close()
+    assert steps(read(tmp_path / "run.db")) == [0, 1]

@@ -60,7 +60,7 @@ def test_the_worst_head_speaks_for_its_layer():
     (event,) = Alarms(LAYERS).look(changed(reading(50), max_logit=([4, 5, 7], [150, 400, 120])))
     assert (event.layer, event.head, event.numbers["heads"]) == (1, 1, 3)
     assert str(event.message) == (
-        "layer 1, head 1: the largest logit is 400, past 100 (and 2 more heads of this layer)"
+        "layer 1, head 1: the largest logit is 400, past 100 (and 2 more of the layer's heads)"
     )
     assert event.message.zh == "第 1 层第 1 头：最大 logit 为 400，超过 100（该层另有 2 个头亦然）"
 

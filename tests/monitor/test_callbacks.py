@@ -82,15 +82,19 @@ def test_the_trainer_stops_when_an_alert_says_so(tmp_path):
     assert {event.layer for event in seen} == {1}
 
 
-def test_lightning(tmp_path):
+@pytest.fixture
+def fit():
+    """Train a small module by Lightning: folder, callbacks, steps, the checkpoint to go on from, the step that fails."""
     lightning = pytest.importorskip("lightning.pytorch", reason="lightning is not installed")
 
     class Module(lightning.LightningModule):
-        def __init__(self):
+        def __init__(self, fails):
             super().__init__()
-            self.model = build()
+            self.model, self.fails = build(), fails
 
         def training_step(self, given, number):
+            if self.global_step == self.fails:
+                raise ValueError("bad data")
             loss = (self.model(given) - given.roll(1, 1)).square().mean()
             self.log("loss", loss)
             return loss
@@ -98,18 +102,23 @@ def test_lightning(tmp_path):
         def configure_optimizers(self):
             return torch.optim.SGD(self.parameters(), lr=1e-2)
 
-    def fit(folder, callbacks):
-        module = Module()
+    def fitted(folder, callbacks, steps=6, path=None, fails=None):
+        module = Module(fails)
         quiet = {"enable_progress_bar": False, "enable_model_summary": False, "enable_checkpointing": False}
         logger = lightning.loggers.CSVLogger(folder)
         made = lightning.Trainer(
-            max_steps=6, accelerator="cpu", logger=logger, callbacks=callbacks, log_every_n_steps=1, **quiet
+            max_steps=steps, accelerator="cpu", logger=logger, callbacks=callbacks, log_every_n_steps=1, **quiet
         )
         given = torch.utils.data.DataLoader([batch(step) for step in range(6)], batch_size=None)
-        made.fit(module, given)
+        made.fit(module, given, ckpt_path=path)
+        made.save_checkpoint(folder / "last.ckpt")
         logger.save()
         return module, Path(logger.log_dir, "metrics.csv").read_text()
 
+    return fitted
+
+
+def test_lightning(tmp_path, fit):
     watched, logged = fit(tmp_path / "one", [lightning_callback(every=2, store=tmp_path / "run.db")])
     plain, _ = fit(tmp_path / "other", [])
     assert all(map(torch.equal, weights(plain), weights(watched)))
@@ -118,6 +127,23 @@ def test_lightning(tmp_path):
     assert [layer.name for layer in record.layers] == ["model.layers.0", "model.layers.1"]
     assert "attn/max_logit" in logged
     assert record.readings[-1].loss is not None
+
+
+def test_lightning_that_resumes_goes_on_after_its_step(tmp_path, fit):
+    fit(tmp_path, [lightning_callback(every=2, store=tmp_path / "run.db")])
+    fit(tmp_path, [lightning_callback(every=2, store=tmp_path / "run.db")], steps=12, path=tmp_path / "last.ckpt")
+    record = store.read(tmp_path / "run.db")
+    assert [reading.step for reading in record.readings] == [0, 2, 4, 6, 8, 10]
+    assert record.superseded == 0
+
+
+def test_lightning_that_fails_leaves_nothing(tmp_path, fit):
+    called = nn.Module.__call__
+    with pytest.raises(ValueError, match="bad data"):
+        fit(tmp_path, [lightning_callback(every=1, store=tmp_path / "run.db")], fails=3)
+    assert nn.Module.__call__ is called
+    assert not store.is_written(tmp_path / "run.db")
+    assert [reading.step for reading in store.read(tmp_path / "run.db").readings] == [0, 1, 2]
 
 
 @pytest.mark.parametrize("accumulate", [1, 2])
@@ -147,3 +173,44 @@ def test_accelerate(accumulate):
     assert all(map(torch.equal, weights(plain), weights(watched)))
     assert monitor.latest.step == 6 // accumulate - 1
     assert isinstance(plain, nn.Module)
+
+
+@pytest.mark.parametrize("known", [True, False])
+def test_the_loss_of_accumulated_batches_is_that_of_the_step(tmp_path, known):
+    """The model returns the part of each micro-batch, divided by the tokens of all. Without the trainer there is no loss."""
+    one = trainer(tmp_path, steps=2, gradient_accumulation_steps=2, logging_steps=1)
+    callback = trainer_callback(one if known else None, every=1, store=tmp_path / "run.db")
+    if not known:
+        one.add_callback(callback)
+    one.train()
+    losses = [reading.loss for reading in store.read(tmp_path / "run.db").readings]
+    said = [float(entry["loss"]) for entry in one.state.log_history if "loss" in entry]
+    assert losses == (pytest.approx(said, rel=1e-3) if known else [None, None])
+
+
+def test_a_compiled_trainer_has_losses(tmp_path):
+    one = trainer(tmp_path, steps=3, torch_compile=True, torch_compile_backend="aot_eager")
+    trainer_callback(one, every=1, store=tmp_path / "run.db")
+    one.train()
+    assert all(reading.loss > 1 for reading in store.read(tmp_path / "run.db").readings)
+
+
+def test_a_trainer_that_is_interrupted_leaves_nothing_and_can_train_again(tmp_path):
+    one, called = trainer(tmp_path, steps=6), nn.Module.__call__
+    callback = trainer_callback(one, every=1, store=tmp_path / "run.db")
+    normal = one.compute_loss
+
+    def interrupted(*_, **__):
+        if one.state.global_step == 2:
+            raise KeyboardInterrupt
+        return normal(*_, **__)
+
+    one.compute_loss = interrupted
+    with pytest.raises(KeyboardInterrupt):
+        one.train()
+    assert nn.Module.__call__ is called
+    assert not store.is_written(tmp_path / "run.db")
+    one.compute_loss = normal
+    callback.on_train_begin(one.args, one.state, one.control, model=one.model)  # one that nobody told to stop
+    one.train()
+    assert [reading.step for reading in store.read(tmp_path / "run.db").readings] == list(range(6))

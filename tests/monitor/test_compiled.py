@@ -1,6 +1,7 @@
 """Compiled models: looked at while they run compiled, compiled once, and trained as if nobody looked."""
 
 import sys
+from contextlib import nullcontext
 
 import numpy as np
 import pytest
@@ -234,3 +235,66 @@ def test_nothing_is_left_in_the_compiler():
         assert output_graph.call_user_compiler is not before
     assert output_graph.call_user_compiler is before
     train(model, 2)  # the notes in its code do nothing
+
+
+def by_layers(model):
+    for layer in model.layers:
+        layer.compile(backend="aot_eager")
+    return model
+
+
+class Broken(Model):
+    """Its graph breaks between the layers, which are then compiled one by one."""
+
+    def forward(self, x):
+        for layer in self.layers:
+            x = x + layer(x)
+            torch._dynamo.graph_break()
+        return x
+
+
+@pytest.mark.filterwarnings("ignore:The .grad attribute")  # which the compiler asks for
+@pytest.mark.parametrize("way", ["layers", "breaks", "twice", "layers twice"])
+def test_code_that_is_compiled_in_parts_or_runs_twice_is_trained_and_read(way):
+    """Each part keeps tensors for its own backward pass; notes must not make autograd refuse them. Contrastive losses and DPO
+    run a model twice before that pass."""
+    kind = Broken if way == "breaks" else Model
+
+    def trained(every):
+        torch._dynamo.reset()
+        torch.manual_seed(0)
+        model = kind(heads=(4, 4, 4))
+        run = by_layers(model) if "layers" in way else torch.compile(model, backend="aot_eager")
+        optimizer, losses = torch.optim.SGD(model.parameters(), lr=0.1), []
+        with nullcontext() if every is None else watch(run, every=every, rows=None) as monitor:
+            for step in range(5):
+                x = batch(step)
+                made = run(x) + run(x.flip(0)) if "twice" in way else run(x)
+                loss = made.square().mean()
+                loss.backward()
+                optimizer.step()
+                optimizer.zero_grad()
+                losses.append(loss.item())
+        return losses, graphs(), monitor
+
+    plain = trained(None)
+    torch._dynamo.utils.counters.clear()
+    *watched, monitor = trained(2)
+    np.testing.assert_allclose(watched[0], plain[0], rtol=1e-5)
+    assert watched[1] == plain[1]
+    assert monitor.events == []
+    assert [layer.name for layer in monitor.layers] == ["layers.0", "layers.1", "layers.2"]
+    assert monitor.latest.step == 4
+    assert (monitor.latest.gradients["q"] > 0).all()
+
+
+def test_a_part_that_is_compiled_by_itself_has_its_name_in_the_model():
+    torch._dynamo.reset()
+    model = nn.ModuleDict({"body": build(), "head": nn.Linear(16, 16)})
+    body = torch.compile(model["body"], backend="aot_eager")
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with watch(model, every=1) as monitor:
+        for step in range(3):
+            model["head"](body(batch(step))).square().mean().backward()
+            optimizer.step()
+    assert [layer.name for layer in monitor.layers] == ["body.layers.0", "body.layers.1"]

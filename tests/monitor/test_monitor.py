@@ -16,6 +16,7 @@ from torch.utils.checkpoint import checkpoint
 from isotherm.errors import ArgumentError, InputError
 from isotherm.monitor import store
 from isotherm.monitor.monitor import watch
+from isotherm.monitor.valve import Valve
 from isotherm.ops import attention
 from tests.monitor.loops import Attention, Written, batch, build, train
 
@@ -331,3 +332,201 @@ def test_a_loss_that_is_logged_after_the_step_is_that_of_its_step():
             if step % 2 == 0:
                 assert monitor.latest.loss == pytest.approx(loss.item())
     assert [one.step for one in read] == [0, 2, 4]
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+def test_float64_is_trained_and_read(compiled):
+    plain, model = build().double(), build().double()
+    run = torch.compile(model, backend="aot_eager") if compiled else model
+    monitor = watch(run, every=1)
+    with monitor:
+        for one in (plain, run):
+            one(batch(0).double()).square().mean().backward()
+        torch.optim.SGD(model.parameters(), lr=0.1).step()
+    for one, other in zip(plain.parameters(), model.parameters(), strict=True):
+        torch.testing.assert_close(one.grad, other.grad)
+    assert (monitor.latest.gradients["q"] > 0).all()
+    assert monitor.events == []
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    "place", ["looking.LayerTotals.of", "looking.squared_length", "looking._without_tensors", "looking.Counter"]
+)
+def test_no_error_of_the_probe_reaches_the_model(monkeypatch, kind, place):
+    """Such as too little memory for measuring, in the forward or in the backward pass."""
+    if kind is Written and "squared" in place:
+        pytest.skip("its gradients are not seen")
+
+    def broken(*_):
+        raise torch.OutOfMemoryError("no room")
+
+    before = train(build(kind), 6)
+    monkeypatch.setattr(f"isotherm.monitor.{place}", broken)
+    monitor = watch(build(kind), every=2)
+    with pytest.warns(RuntimeWarning, match="no room") as told:
+        assert train(monitor.model, 6, monitor) == before
+    assert len(told) == 1
+    assert [event.kind for event in monitor.events] == ["trouble"]
+
+
+@pytest.mark.parametrize("place", ["_totals", "squared_length"])
+def test_no_error_of_a_note_reaches_compiled_code(monkeypatch, place):
+    def broken(*_):
+        raise RuntimeError("no such luck")
+
+    def losses(monitored):
+        torch._dynamo.reset()
+        run = torch.compile(build(), backend="aot_eager")
+        return train(run, 4, watch(run, every=1) if monitored else None)
+
+    before = losses(monitored=False)
+    monkeypatch.setattr(f"isotherm.monitor.noting.{place}", broken)
+    with pytest.warns(RuntimeWarning, match="no such luck"):
+        np.testing.assert_allclose(losses(monitored=True), before, rtol=1e-6)
+
+
+def test_a_forward_that_fails_and_is_run_again_counts_once():
+    class Failing(nn.Module):
+        count = 0
+
+        def forward(self, x):
+            self.count += 1
+            if self.count % 2:
+                raise RuntimeError("too little memory")
+            return torch.zeros_like(x)
+
+    model = build()
+    want = expected(model, batch(0)).summary("max_logit").max
+    model.layers.append(Failing())
+    with watch(model, every=1, rows=None) as monitor:
+        with pytest.raises(RuntimeError, match="too little"):
+            model(batch(0))
+        model(batch(0)).sum().backward()
+        torch.optim.SGD(model.parameters(), lr=0.1).step()
+    assert [layer.name for layer in monitor.layers] == ["layers.0", "layers.1"]
+    np.testing.assert_allclose(monitor.latest.values["max_logit"][:2], want, rtol=1e-5)
+
+
+def test_an_optimizer_that_takes_over_is_the_clock():
+    model, steps = build(), []
+    monitor = watch(model, every=1)
+    with monitor:
+        first = torch.optim.SGD(model.parameters(), lr=0.1)
+        second = torch.optim.AdamW(model.layers[0].parameters())
+        for step in range(9):
+            model(batch(step)).square().mean().backward()
+            for one in (first, second) if step < 3 else (second,):
+                one.step()
+            steps.append(monitor.step)
+    assert steps == list(range(1, 10))
+    assert monitor.latest.step == 8
+
+
+def test_an_optimizer_of_master_weights_is_a_clock():
+    model = build().bfloat16()
+    masters = {weight: weight.detach().float() for weight in model.parameters()}
+    optimizer = torch.optim.AdamW(masters.values())
+    with watch(model, every=1, rows=None, valve=Valve(0.5, masters)) as monitor:
+        for step in range(3):
+            model(batch(step).bfloat16()).square().mean().backward()
+            for weight, master in masters.items():
+                master.grad, weight.grad = weight.grad.float(), None
+            optimizer.step()
+            with torch.no_grad():
+                for weight, master in masters.items():
+                    weight.copy_(master)
+    assert monitor.latest.step == 2
+    assert monitor.latest.values["max_logit"][:2].max() < 0.6
+    assert {event.kind for event in monitor.events} == {"valve"}
+
+
+def by_hand(model, monitor, steps, *, says):
+    for step in range(steps):
+        loss = model(batch(step)).square().mean()
+        loss.backward()
+        monitor.log(loss)
+        with torch.no_grad():
+            for weight in model.parameters():
+                weight.sub_(0.1 * weight.grad)
+                weight.grad = None
+        if says:
+            monitor.stepped()
+
+
+def test_weights_that_are_updated_by_hand():
+    with watch(build(), every=2) as monitor:
+        by_hand(monitor.model, monitor, 5, says=True)
+    assert (monitor.step, monitor.latest.step, monitor.events) == (5, 4, [])
+    with pytest.warns(RuntimeWarning, match=r"call monitor.stepped\(\)"), watch(build()) as monitor:
+        by_hand(monitor.model, monitor, 20, says=False)
+    assert monitor.latest is None
+
+
+def test_steps_that_are_told_by_hand_too_are_counted_once():
+    model = build()
+    with watch(model, every=1) as monitor:
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        for step in range(3):
+            model(batch(step)).square().mean().backward()
+            optimizer.step()
+            monitor.stepped()
+    assert (monitor.step, monitor.latest.step) == (3, 2)
+
+
+def test_another_copy_that_is_trained_is_told():
+    model = build()
+    other = build()
+    optimizer = torch.optim.SGD([*model.parameters(), *other.parameters()], lr=0.1)
+    with watch(model, every=5) as monitor:
+        for step in range(19):
+            other(batch(step)).sum().backward()
+            optimizer.step()
+        with pytest.warns(RuntimeWarning, match="has run no forward"):
+            optimizer.step()
+        optimizer.step()
+    assert len(monitor.events) == 1
+
+
+def test_layers_that_are_replaced():
+    model = build()
+    with watch(model, every=1) as monitor:
+        train(model, 2)
+        model.layers[0], model.layers[1] = Attention(heads=2), Attention(heads=2)
+        with pytest.warns(RuntimeWarning, match=r"layers.1 had 4 heads and has 2 now"):
+            train(model, 4)
+    assert [layer.name for layer in monitor.layers] == ["layers.0", "layers.1"]
+    assert np.isfinite(monitor.latest.values["max_logit"][:2]).all()
+
+
+def test_attention_that_is_not_seen_is_told_once(monkeypatch):
+    class Blocks(Written):
+        """Softmax over blocks of the keys, which are put together later."""
+
+        def forward(self, x):
+            q, k, v = self.qkv(x).chunk(3, -1)
+            scores = [(q @ part.transpose(-1, -2)) for part in k.chunk(2, 1)]
+            total = sum(score.exp().sum(-1, keepdim=True) for score in scores)
+            parts = zip(scores, v.chunk(2, 1), strict=True)
+            return self.out(sum((score.exp() @ values) / total for score, values in parts))
+
+    model = nn.Sequential(Attention(), Blocks(), Blocks())
+    with pytest.warns(RuntimeWarning, match=r"1 and 1 more are not watched: ") as told:
+        train(model, 3, watch(model, every=1))
+    assert len(told) == 1
+
+
+def test_a_store_of_another_model_is_left_as_it_is(tmp_path):
+    """The run goes on without a store, and its alarms do too."""
+    path = tmp_path / "run.db"
+    other = build(heads=(2, 2))
+    train(other, 3, watch(other, every=1, store=path))
+    model = build()
+    monitor = watch(model, every=1, store=path)
+    with pytest.warns(RuntimeWarning, match="attention layers are others"):
+        train(model, 3, monitor)
+    assert monitor.latest.step == 2
+    assert monitor._telling._alarms is not None
+    record = store.read(path)
+    assert [reading.values["gate"].size for reading in record.readings] == [4, 4, 4]
+    assert record.events == ()

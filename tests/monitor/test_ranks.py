@@ -1,5 +1,7 @@
 """Two processes that train one model read, and clip, what one process with the whole batch would."""
 
+import json
+
 import numpy as np
 import pytest
 import torch
@@ -60,3 +62,12 @@ def test_the_valve_acts_in_every_process_and_one_writes(two, alone, way):
 def test_the_valve_changed_something(alone):
     pairs = zip(alone[False]["weights"], alone[True]["weights"], strict=True)
     assert not all(torch.equal(one, other) for one, other in pairs)
+
+
+def test_processes_agree_on_when_to_look_and_to_stop(two):
+    """One alone that looked at a step, or stopped, would let the others wait for ever."""
+    (first, second), folder = two
+    assert first["stops"] == second["stops"] == [False, False, True, True, True]
+    (snapshot,) = (folder / "snapshots").iterdir()
+    assert snapshot.name == "layer-00-step-2.npz"
+    assert json.loads(str(np.load(snapshot)["about"]))["step"] == 2

@@ -1,14 +1,19 @@
 """Sinks, each with the real library writing to disk, where that library is installed."""
 
+import importlib
 import json
+import sys
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pytest
 
 from isotherm.language import Text
 from isotherm.monitor import sinks
+from isotherm.monitor.monitor import watch
 from isotherm.record.watch import Event, WatchedLayer
+from tests.monitor.loops import build, train
 from tests.monitor.runs import LAYERS, reading
 
 ALERT = Event(50, 1.7e9, "alert", "max-logit-100", 2, 3, Text("hot", "过热"), {})
@@ -24,6 +29,44 @@ NAMES = {
 }
 WORST = "attn/worst_L02_H03"
 STEPS = (0, 50, 100)
+
+
+def _wandb(folder, monkeypatch):
+    monkeypatch.setenv("WANDB_SILENT", "true")
+    import wandb
+
+    return sinks.WandB(LAYERS, wandb.init(mode="offline", dir=str(folder), project="isotherm"))
+
+
+def _mlflow(folder, monkeypatch):
+    monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
+    import mlflow
+
+    mlflow.set_tracking_uri((folder / "runs").as_uri())
+    return sinks.MLflow(LAYERS)
+
+
+def _swanlab(folder, _):
+    import swanlab
+
+    swanlab.init(project="isotherm", logdir=str(folder), mode="offline")
+    return sinks.SwanLab(LAYERS)
+
+
+SINKS = {
+    "tensorboard": lambda folder, _: sinks.TensorBoard(LAYERS, folder),
+    "wandb": _wandb,
+    "mlflow": _mlflow,
+    "swanlab": _swanlab,
+}
+
+
+def end(name):
+    """End the library's current run, as whoever trains does."""
+    if name in ("wandb", "swanlab"):
+        importlib.import_module(name).finish()
+    if name == "mlflow":
+        importlib.import_module(name).end_run()
 
 
 def feed(sink):
@@ -109,6 +152,20 @@ def test_a_summary_writer_of_the_caller_s_stays_open(tmp_path):
 
 
 @pytest.mark.filterwarnings("default")
+@pytest.mark.parametrize("name", SINKS)
+def test_without_pillow_the_numbers_are_handed_on(name, tmp_path, monkeypatch):
+    """All four libraries make pictures with Pillow, and raise an error without it."""
+    pytest.importorskip(name, reason=f"{name} is not installed")
+    find = sinks.find_spec
+    monkeypatch.setattr(sinks, "find_spec", lambda what: None if what == "PIL" else find(what))
+    monkeypatch.setitem(sys.modules, "PIL", None)  # an import fails
+    with pytest.warns(RuntimeWarning, match="Pillow is not installed"):
+        sink = SINKS[name](tmp_path, monkeypatch)
+    feed(sink)
+    end(name)
+
+
+@pytest.mark.filterwarnings("default")
 def test_wandb(tmp_path, monkeypatch):
     wandb = pytest.importorskip("wandb", reason="wandb is not installed")
     monkeypatch.setenv("WANDB_SILENT", "true")
@@ -157,3 +214,32 @@ def test_a_resumed_run_goes_on_with_its_worst_heads():
     calm = replace(reading(50), values=reading(50).values | {"max_logit": np.arange(12, 0, -1, dtype=np.float32)})
     assert summary.numbers(calm)[WORST] == 1
     assert summary.numbers(calm)["attn/worst_L00_H00"] == 12
+
+
+@pytest.mark.filterwarnings("default")
+@pytest.mark.parametrize("name", SINKS)
+def test_a_run_is_handed_on_as_it_trains(name, tmp_path, monkeypatch):
+    pytest.importorskip(name, reason=f"{name} is not installed")
+    monitor = watch(build(), every=1, sinks=[lambda layers: SINKS[name](tmp_path, monkeypatch)])
+    monkeypatch.setattr(
+        sys.modules[__name__], "LAYERS", (WatchedLayer(0, "layers.0", 2), WatchedLayer(1, "layers.1", 4))
+    )
+    train(monitor.model, 3, monitor)
+    end(name)
+    assert monitor.events == []
+    written = b"".join(path.read_bytes() for path in tmp_path.rglob("*") if path.is_file())
+    found = {name for name in NAMES if name.encode() in written or list(tmp_path.rglob(name.removeprefix("attn/")))}
+    assert len(found) > len(NAMES) / 2  # a record of W&B may be cut in the middle of a name
+
+
+def test_a_sink_that_cannot_be_made_takes_nothing_from_the_others(tmp_path):
+    pytest.importorskip("tensorboard", reason="tensorboard is not installed")
+
+    def missing(_):
+        raise ImportError("no such tracker")
+
+    monitor = watch(build(), every=1, sinks=[missing, partial(sinks.TensorBoard, where=tmp_path)])
+    with pytest.warns(RuntimeWarning, match="no such tracker"):
+        train(monitor.model, 2, monitor)
+    assert monitor._telling._alarms is not None
+    assert b"attn/max_logit" in next(tmp_path.iterdir()).read_bytes()

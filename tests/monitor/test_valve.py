@@ -158,3 +158,18 @@ def test_layers_without_attention_are_no_concern_of_it():
 def test_tau_is_a_positive_number(tau):
     with pytest.raises(ArgumentError, match="tau"):
         Valve(tau)
+
+
+def test_a_layer_that_is_used_twice_is_clipped_once():
+    model = build(heads=(2,))
+    model.layers.append(model.layers[0])
+    before, monitor = steps(model, on_vectors, None, 1)
+    assert [layer.name for layer in monitor.layers] == ["layers.0", "layers.0#2"]
+    tau = 0.5 * float(before.min())
+    old = model.layers[0].qkv.weight.detach().clone().view(3, 2, 8, 16)
+    _, monitor = steps(model, on_vectors, Valve(tau), 1)
+    factor = (tau / before[0].reshape(2, 2).max(0)) ** 0.5
+    torch.testing.assert_close(
+        model.layers[0].qkv.weight.detach().view(3, 2, 8, 16)[:2], old[:2] * torch.tensor(factor).view(1, 2, 1, 1)
+    )
+    assert [event.numbers["heads"] for event in monitor.events] == [2]

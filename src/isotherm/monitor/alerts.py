@@ -17,7 +17,7 @@ QUIET = 10
 LAYER = Text("layer {layer}: {what}", "第 {layer} 层：{what}")
 HEAD = Text("layer {layer}, head {head}: {what}", "第 {layer} 层第 {head} 头：{what}")
 HEADS = Text(
-    "layer {layer}, head {head}: {what} (and {n} more heads of this layer)",
+    "layer {layer}, head {head}: {what} (and {n} more of the layer's heads)",
     "第 {layer} 层第 {head} 头：{what}（该层另有 {n} 个头亦然）",
 )
 

@@ -1,26 +1,36 @@
 """The clock of a training loop: it ticks when an optimizer of the model steps.
 
 PyTorch calls these hooks for every optimizer of the process. They know of no model, so a tick counts only if the optimizer
-holds a parameter of ours; where several do, the first that steps is the clock. A step that a GradScaler skips is no step.
+holds a parameter of ours, or the float32 master of one. Where several do, the first that steps is the clock, until another one
+steps twice while it rests: then that one has taken its place. A step that a GradScaler skips is no step.
 """
 
 import threading
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
-from torch import nn
+from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
 
 class Clock:
-    """Calls `before` and `after` around every optimizer step of the model, until it is stopped."""
+    """Calls `before` and `after` around every optimizer step of the model, until it is stopped. `masters` are held by the
+    optimizer instead of the model's own parameters."""
 
-    def __init__(self, model: nn.Module, before: Callable[[], None], after: Callable[[], None]) -> None:
-        self._model = weakref.ref(model)
+    def __init__(
+        self,
+        model: nn.Module,
+        before: Callable[[], None],
+        after: Callable[[], None],
+        masters: Iterable[Tensor] = (),
+    ) -> None:
+        self._model, self._masters = weakref.ref(model), {id(master) for master in masters}
         self._before, self._after = before, after
         self._clock: weakref.ref[Optimizer] | None = None
+        self._others: weakref.WeakSet[Optimizer] = weakref.WeakSet()
+        """Optimizers of the process that stepped since the clock did."""
 
     def start(self) -> None:
         """Begin to listen."""
@@ -32,18 +42,19 @@ class Clock:
 
     def tick(self, optimizer: Optimizer, *, stepped: bool) -> None:
         """An optimizer is about to step, or has stepped."""
-        self._tick(optimizer, self._after if stepped else self._before)
-
-    def _tick(self, optimizer: Optimizer, tell: Callable[[], None]) -> None:
         clock = None if self._clock is None else self._clock()
-        if clock is None and self._is_ours(optimizer):
+        rests = clock is None or (not stepped and optimizer in self._others)
+        if optimizer is not clock and rests and self._is_ours(optimizer):
             self._clock, clock = weakref.ref(optimizer), optimizer
         if optimizer is clock:
-            tell()
+            self._others.clear()
+            (self._after if stepped else self._before)()
+        elif not stepped:
+            self._others.add(optimizer)
 
     def _is_ours(self, optimizer: Optimizer) -> bool:
         model = self._model()
-        ours = set() if model is None else {id(parameter) for parameter in model.parameters()}
+        ours = set() if model is None else {id(parameter) for parameter in model.parameters()} | self._masters
         return any(id(parameter) in ours for group in optimizer.param_groups for parameter in group["params"])
 
 

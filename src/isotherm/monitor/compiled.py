@@ -23,6 +23,7 @@ from torch import Tensor, nn
 
 from isotherm.monitor import noting
 from isotherm.monitor.totals import SUMS, Key
+from isotherm.probe.frames import plain_name
 
 ARGUMENTS = ("query", "key", "value", "attn_mask", "dropout_p", "is_causal", "scale")
 
@@ -51,21 +52,27 @@ class Pools:
         self._empty = torch.zeros_like(self.sums)
         """What the sums begin with: −inf for the largest logit."""
         self.used = 0
+        self.number = noting.hold(self)
 
     def take(self, heads: int) -> int | None:
         """Room for a layer's state; None if there is none left."""
         offset, end = self.used, self.used + heads * (len(SUMS) + 1)
         if end > SIZE:
             return None
-        for whole in (self._empty, self.sums):
+        for whole in (self._empty, self.sums.data):
             whole[end - heads : end] = -torch.inf
         self.used = end
         return offset
 
+    def switch(self, *, on: bool) -> None:
+        """Say on the device whether notes are taken. Autograd must not count it as a change, here and below: code that was
+        compiled in parts keeps these tensors for its backward pass, while later parts are still compiled."""
+        self.armed.data.fill_(int(on))
+
     def clear(self) -> None:
         """Begin again from nothing."""
-        self.sums[: self.used].copy_(self._empty[: self.used])
-        self.squares.zero_()
+        self.sums.data[: self.used].copy_(self._empty[: self.used])
+        self.squares.data.zero_()
 
 
 class NoteBook:
@@ -86,7 +93,12 @@ class NoteBook:
         self._notes: dict[tuple[str, int], Note] = {}
         self._pools: Pools | None = None
         self._on = False
-        self._ours = {id(parameter) for parameter in model.parameters()}
+        self._names = {id(parameter): plain_name(name) for name, parameter in model.named_parameters()}
+        classes = Counter(map(type, model.modules()))
+        self._repeated = {
+            f"{plain_name(name)}." for name, one in model.named_modules() if classes[type(one)] > 1 and name
+        }
+        """The names of modules of whose class there are others, as they begin the names of what is inside."""
 
     @property
     def heads(self) -> list[int]:
@@ -111,7 +123,7 @@ class NoteBook:
 
     def table(self) -> dict[Key, int]:
         """The layers by the names of their modules, with their numbers of heads."""
-        return {(_name(path), call): note.heads for (path, call), note in self._notes.items()}
+        return {key: note.heads for key, note in self._notes.items()}
 
     def cover(self, table: dict[Key, int]) -> bool:
         """Whether every layer of a table has a note."""
@@ -134,13 +146,13 @@ class NoteBook:
         self._on = True
         if self._pools is not None:
             self._pools.clear()
-            self._pools.armed.fill_(1)
+            self._pools.switch(on=True)
 
     def disarm(self) -> None:
         """Add up no longer."""
         self._on = False
         if self._pools is not None:
-            self._pools.armed.fill_(0)
+            self._pools.switch(on=False)
 
     def wants(self, inputs: Sequence[Any]) -> bool:
         """Whether a graph with these inputs trains the model."""
@@ -148,17 +160,22 @@ class NoteBook:
 
     def owns(self, one: Any) -> bool:
         """Whether this is a parameter of the model."""
-        return id(one) in self._ours
+        return id(one) in self._names
 
-    def annotate(self, graph: Any, names: dict[str, Any]) -> None:
-        """Put notes into a graph of Dynamo's. `names` says where its tensors come from."""
+    def annotate(self, graph: Any, names: dict[str, Any], inputs: Sequence[Any]) -> bool:
+        """Put notes into a graph of Dynamo's. `names` says where its tensors come from. False if it is to serve several
+        modules, such as the layers of a model that are compiled one by one: with notes, each would need code of its own."""
+        where = self._place(graph, inputs)
+        if where in self._repeated:
+            self.others = True
+            return False
         nodes = [node for part in graph.modules() if hasattr(part, "graph") for node in part.graph.nodes]
         calls = [NotedCall.of(node) for node in graph.graph.nodes if _is_attention(node)]
         found = [call for call in calls if call is not None]
         self.others |= sum(map(_may_attend, nodes)) > len(found)
         seen: Counter[str] = Counter()
         for call in found:
-            note = self._note((call.path, seen[call.path]), call.heads, call.device)
+            note = self._note((where + _name(call.path), seen[call.path]), call.heads, call.device)
             seen[call.path] += 1
             if note is None or self._pools is None:
                 self.others = True
@@ -166,13 +183,28 @@ class NoteBook:
             tensors = {"armed": self._pools.armed, "sums": self._pools.sums, "squares": self._pools.squares}
             with graph.graph.inserting_before(call.node):
                 held = [_hold(graph, names, f"{what}_{id(it):x}", it) for what, it in tensors.items()]
-                call.put(graph, held, (note.offset, 2 * note.number), self.rows or 0)
+                call.put(graph, held, (note.offset, 2 * note.number, self._pools.number), self.rows or 0)
         graph.recompile()
+        return True
+
+    def _place(self, graph: Any, inputs: Sequence[Any]) -> str:
+        """What the names of the graph's modules lack to be those of the model, where a part of it is compiled by itself."""
+        for node, given in zip(graph.graph.find_nodes(op="placeholder"), inputs, strict=False):
+            whole, known = self._names.get(id(given)), node.meta.get("grapharg")
+            source = getattr(known, "source", None)
+            if whole is not None and source is not None:
+                name = source.name if isinstance(source.name, str) else source.name()
+                own = _name(name)
+                if whole.endswith(f".{own}"):
+                    return whole[: -len(own)]
+                if whole == own:
+                    return ""
+        return ""
 
     def _note(self, key: tuple[str, int], heads: int, device: torch.device) -> Note | None:
         self._pools = self._pools or Pools(device)
         if self._on:
-            self._pools.armed.fill_(1)
+            self._pools.switch(on=True)
         known = self._notes.get(key)
         if self._pools.device != device or (known is not None and known.heads != heads):
             return None
@@ -214,44 +246,17 @@ class NotedCall:
         path = stack[-1][0] if stack else ""
         return cls(node, path, int(q.shape[1]), q.device, operands, scale, bool(given.get("is_causal", False)))
 
-    def put(self, graph: Any, held: list[Any], places: tuple[int, int], rows: int) -> None:
+    def put(self, graph: Any, held: list[Any], places: tuple[int, int, int], rows: int) -> None:
         """Have q and k pass through a note on their way to the call."""
-        both = graph.graph.call_function(noted, (*self.operands, tuple(held), places, rows, self.scale, self.causal))
+        both = graph.graph.call_function(
+            noting.noted, (*self.operands, tuple(held), places, rows, self.scale, self.causal)
+        )
         fresh = [graph.graph.call_function(operator.getitem, (both, place)) for place in (0, 1)]
         for new, old in zip(fresh, self.operands, strict=False):
             new.meta["example_value"] = old.meta["example_value"]
         named = dict(zip(ARGUMENTS, fresh, strict=False))
         self.node.args = (*fresh, *self.node.args[2:])[: len(self.node.args)]
         self.node.kwargs = self.node.kwargs | {name: named[name] for name in named if name in self.node.kwargs}
-
-
-class Through(torch.autograd.Function):
-    """Hands q and k on as they are, and notes their gradients on the way back."""
-
-    @staticmethod
-    def forward(ctx: Any, q: Tensor, k: Tensor, armed: Tensor, squares: Tensor, place: int) -> tuple[Tensor, Tensor]:
-        ctx.held = (
-            armed,
-            squares,
-            place,
-        )  # not saved: every layer writes to the pool, and autograd would call it changed
-        return q.view_as(q), k.view_as(k)
-
-    @staticmethod
-    def backward(ctx: Any, g_q: Tensor, g_k: Tensor) -> tuple[Tensor, Tensor, None, None, None]:
-        noting.note_gradient(g_q, g_k, *ctx.held)
-        return g_q, g_k, None, None, None
-
-
-def noted(
-    q: Tensor, k: Tensor, mask: Tensor | None, pools: tuple[Tensor, Tensor, Tensor],
-    places: tuple[int, int], rows: int, scale: float, causal: bool,
-) -> tuple[Tensor, Tensor]:  # fmt: skip
-    """q and k, noted: in the flag's, the sums' and the squares' pools, at these places of the last two."""
-    (armed, sums, squares), (offset, place) = pools, places
-    seen = None if mask is None else mask.detach()
-    noting.note(q.detach(), k.detach(), seen, armed, sums, offset, scale, causal, rows)
-    return Through.apply(q, k, armed, squares, place)  # type: ignore[no-untyped-call]
 
 
 def _is_attention(node: Any) -> bool:
@@ -267,8 +272,8 @@ def _may_attend(node: Any) -> bool:
 
 def _name(path: str) -> str:
     """The name of a module from where Dynamo found it: L['self'].layers[0] is layers.0."""
-    plain = re.sub(r"\._modules\['([^']+)'\]|\['([^']+)'\]|\[(\d+)\]", r".\1\2\3", path.partition("]")[2])
-    return plain.strip(".").removeprefix("_orig_mod.")
+    parts = r"\._(?:modules|parameters)\['([^']+)'\]|\['([^']+)'\]|\[(\d+)\]"
+    return plain_name(re.sub(parts, r".\1\2\3", path.partition("]")[2]).strip("."))
 
 
 def _hold(graph: Any, names: dict[str, Any], what: str, tensor: Tensor) -> Any:
@@ -322,8 +327,8 @@ def _compile(dynamo: Any, graph: Any, inputs: list[Any]) -> Any:
     for notes in list(_listeners):
         if notes.wants(inputs):
             try:
-                notes.annotate(graph, dynamo.param_name_to_source)
-                _keep_to_itself(dynamo, graph, inputs, notes)
+                if notes.annotate(graph, dynamo.param_name_to_source, inputs):
+                    _keep_to_itself(dynamo, graph, inputs, notes)
             except Exception:  # compiling goes on, and steps are looked at uncompiled
                 notes.others = True
     return _original[0](dynamo, graph, inputs)

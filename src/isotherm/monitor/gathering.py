@@ -17,6 +17,8 @@ from isotherm.monitor.totals import SUMS, Key, LayerTotals
 from isotherm.record.watch import GRADIENTS, Reading
 
 Numbers = npt.NDArray[np.float64]
+Said = tuple[Any, bool]
+"""What a process has to say with its reading: the loss of the step, and whether training should stop."""
 
 
 @dataclass
@@ -33,15 +35,16 @@ class Gathering:
     late_loss: Any = None
 
     @classmethod
-    def of(cls, looked: Looked, loss: Any, table: Table, ranks: Ranks, **about: Any) -> "Gathering":
-        """Pack what a look brought back of the layers of a table, over all processes, and send it off."""
+    def of(cls, looked: Looked, said: Said, table: Table, ranks: Ranks, **about: Any) -> "Gathering":
+        """Pack what a look brought back of the layers of a table, over all processes, and send it off. `said` is the loss, and
+        whether this process wants training to stop."""
         started = time.perf_counter()
         kind: type[Gathering] = cls
         if looked.notes is not None:
             parts = looked.notes.packed()
-            kind, numbers = NotedGathering, packed([*parts, *_said(loss, parts[0].device)], parts[0].device)
+            kind, numbers = NotedGathering, packed([*parts, *_said(said, parts[0].device)], parts[0].device)
         else:
-            numbers = _packed(looked.totals or {}, loss, table, ranks)
+            numbers = _packed(looked.totals or {}, said, table, ranks)
         arriving = Arriving(numbers)
         seconds = looked.seconds + time.perf_counter() - started
         return kind(heads=tuple(table.values()), numbers=arriving, seconds=seconds, **about)
@@ -49,6 +52,10 @@ class Gathering:
     def rows_seen(self) -> bool:
         """Whether anything was measured."""
         return bool(self._parts()[0][0].any())
+
+    def stops(self) -> bool:
+        """Whether any process wants training to stop."""
+        return bool(self._parts()[3][2])
 
     def reading(self) -> Reading:
         """The reading. The device is waited for if it has not come so far."""
@@ -66,10 +73,11 @@ class Gathering:
         )
 
     def _parts(self) -> tuple[Numbers, Numbers, Numbers, Numbers]:
-        """The sums [len(SUMS), heads], largest logits [heads], squared gradients [2, layers], the loss and its weight."""
+        """The sums [len(SUMS), heads], largest logits [heads], squared gradients [2, layers], and what was said [3]:
+        the loss, its weight, and how many want to stop."""
         heads, layers = sum(self.heads), len(self.heads)
         sums, squares, loss, largest = np.split(
-            self.numbers.numbers(), np.cumsum([len(SUMS) * heads, 2 * layers, 2]).tolist()
+            self.numbers.numbers(), np.cumsum([len(SUMS) * heads, 2 * layers, 3]).tolist()
         )
         return sums.reshape(len(SUMS), heads), largest, squares.reshape(2, layers), loss
 
@@ -86,8 +94,8 @@ class NotedGathering(Gathering):
         return whole[:-1], whole[-1], squares.reshape(layers, 2).T, loss
 
 
-def _packed(totals: Mapping[Key, LayerTotals], loss: Any, table: Table, ranks: Ranks) -> Tensor:
-    """Sums, squared gradients, the loss and the largest logits, over all processes."""
+def _packed(totals: Mapping[Key, LayerTotals], said: Said, table: Table, ranks: Ranks) -> Tensor:
+    """Sums, squared gradients, what was said and the largest logits, over all processes."""
     device = next(iter(totals.values())).sums.device if totals else torch.device("cpu")
     seen = {key: part for key, part in totals.items() if table.get(key) == len(part.largest)}
     parts = [seen.get(key) or _nothing(heads, device) for key, heads in table.items()]
@@ -100,18 +108,20 @@ def _packed(totals: Mapping[Key, LayerTotals], loss: Any, table: Table, ranks: R
         for part, share in zip(parts, shares, strict=True)
     ]
     sums = packed(
-        [torch.cat([part.sums.to(device) for part in parts], 1), torch.stack(squares), *_said(loss, device)], device
+        [torch.cat([part.sums.to(device) for part in parts], 1), torch.stack(squares), *_said(said, device)], device
     )
     largest = packed([part.largest for part in parts], device)
     return torch.cat(ranks.reduce(sums, largest))
 
 
-def _said(loss: Any, device: torch.device) -> list[Tensor]:
-    """The loss, and how many said it. Made on the device: what is copied there would be waited for."""
+def _said(said: Said, device: torch.device) -> list[Tensor]:
+    """The loss, how many said it, and how many want to stop. Made on the device: what is copied there would be waited for."""
+    loss, stop = said
+    stops = torch.full((), float(stop), device=device)
     if loss is None:
-        return [torch.zeros(2, device=device)]
+        return [torch.zeros(2, device=device), stops]
     known = loss.detach() if isinstance(loss, Tensor) else torch.full((), float(loss), device=device)
-    return [known, torch.ones((), device=device)]
+    return [known, torch.ones((), device=device), stops]
 
 
 def _number(loss: Any) -> float | None:

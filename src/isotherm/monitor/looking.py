@@ -17,7 +17,7 @@ from isotherm.checkup.rows import statistics
 from isotherm.monitor import noting
 from isotherm.monitor.parts import WHOLE, HeadShare, part_of
 from isotherm.monitor.snapshots import Snapshot
-from isotherm.monitor.totals import SUMS, Key, LayerTotals
+from isotherm.monitor.totals import SUMS, Key, LayerTotals, squared_length
 from isotherm.ops import Problem, Visibility
 from isotherm.probe.capture import Capture, Factor, Kept
 from isotherm.probe.factors import UNTRACED
@@ -58,6 +58,8 @@ class TrainingSession(Session):
         self.traces = traces
         self.totals: dict[Key, LayerTotals] = {}
         self.origins: dict[Key, Origin] = {}
+        self.errors: list[str] = []
+        """What went wrong in the probe itself: no tracebacks, which would keep tensors."""
         self.forwards = 0
         self.seconds = 0.0
         self.result: Any = None
@@ -68,13 +70,28 @@ class TrainingSession(Session):
     def enter(self, module: nn.Module) -> bool:
         if not self.frames.stack and not torch.is_grad_enabled():
             return False
-        return super().enter(module)
+        try:
+            if not self.frames.stack and id(module) in self.frames.names:
+                self.frames.know(self.model)  # layers may have been replaced since the look began
+            return super().enter(module)
+        except Exception as error:
+            self.failed(error, module)
+            return False
 
     def leave(self, module: nn.Module, given: Any, result: Any) -> None:
-        super().leave(module, given, result)
-        self._release()
-        if not self.frames.stack and result is not None:
-            self._end_forward(result)
+        try:
+            super().leave(module, given, result)
+            self._release()
+            if not self.frames.stack and result is not None:
+                self._end_forward(result)
+        except Exception as error:
+            self.failed(error, module)
+        if not self.frames.stack:
+            self._forget()
+
+    def failed(self, error: Exception, module: nn.Module | None) -> None:  # noqa: ARG002  the error says where
+        """Keep what went wrong in here. The model must never hear of it."""
+        self.errors.append(_said(error))
 
     def capture(
         self, call: Call, module: nn.Module | None = None, agrees: Callable[[Problem], bool] | None = None
@@ -96,7 +113,7 @@ class TrainingSession(Session):
             self._parts[subject[0]] = part_of(self.frames.modules.get(subject[0]))
         for name, tensor in zip("qk", call.made or (call.q, call.k), strict=True):
             if tensor.grad_fn is not None:  # otherwise it is no part of the graph, whatever it requires
-                self._measured[-1].squares[name].append(_squares(tensor))
+                self._measured[-1].squares[name].append(_squares(tensor, self.errors))
         return True
 
     def _is_plain(self, call: Call) -> bool:
@@ -128,10 +145,14 @@ class TrainingSession(Session):
         """Measure the call now."""
         super().add(capture, unknown)
         capture = self.seen.captures[-1]
-        if capture.name in self.wanted:
-            self.snapshots[capture.name] = Snapshot.of(capture.problem)
-        with torch.autocast(capture.problem.q.device.type, enabled=False):
-            self._measured.append(LayerTotals.of(_measure(capture, self._rows)))
+        try:
+            if capture.name in self.wanted:
+                self.snapshots[capture.name] = Snapshot.of(capture.problem)
+            with torch.autocast(capture.problem.q.device.type, enabled=False):
+                self._measured.append(LayerTotals.of(_measure(capture, self._rows)))
+        except BaseException:  # such as too little memory: the call is none of those that were measured
+            super().withdraw(len(self.seen.captures) - 1)
+            raise
         self._heads.append((capture.problem.q.shape[1], capture.problem.k.shape[1]))
 
     def withdraw(self, *indices: int) -> list[Capture]:
@@ -160,12 +181,15 @@ class TrainingSession(Session):
                 self.totals[key].add(totals)
             else:
                 self.totals[key] = totals
+        self.forwards += 1
+        self.result = result
+
+    def _forget(self) -> None:
+        """Let go of the calls of a forward that has ended. One that raised an error is no forward, and is often run again."""
         self.seen.captures.clear()
         self._kept.clear()
         self._measured.clear()
         self._heads.clear()
-        self.forwards += 1
-        self.result = result
 
 
 def _measure(capture: Capture, rows: int | None) -> RowStats:
@@ -175,15 +199,24 @@ def _measure(capture: Capture, rows: int | None) -> RowStats:
     return statistics(problem, capture.sink, each, [problem.scale], padded=capture.padded)[0]
 
 
-def _squares(tensor: Tensor) -> Tensor:
-    """The squared length of the tensor's gradient: 0 now, and filled in by the backward pass."""
+def _squares(tensor: Tensor, errors: list[str]) -> Tensor:
+    """The squared length of the tensor's gradient: 0 now, and filled in by the backward pass. The graph holds the hook, so the
+    hook must not hold the session: that has what the model returned, and with it the graph."""
     total = torch.zeros((), dtype=torch.float32, device=tensor.device)
 
     def note(gradient: Tensor) -> None:
-        total.add_(torch.linalg.vector_norm(gradient.detach(), dtype=torch.float32).square())
+        try:
+            total.add_(squared_length(gradient))
+        except Exception as error:
+            total.fill_(torch.nan)
+            errors.append(_said(error))
 
     tensor.register_hook(note)
     return total
+
+
+def _said(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}"
 
 
 def _without_tensors(problem: Problem) -> Problem:

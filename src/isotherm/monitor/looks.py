@@ -10,6 +10,7 @@ from typing import Any
 
 from torch import nn
 
+from isotherm.monitor import noting
 from isotherm.monitor.compiled import NoteBook
 from isotherm.monitor.looking import Origin, TrainingSession
 from isotherm.monitor.ranks import Table
@@ -17,6 +18,7 @@ from isotherm.monitor.snapshots import Snapshot
 from isotherm.monitor.totals import Key, LayerTotals
 from isotherm.probe.attach import open_session
 from isotherm.probe.owner import Opened
+from isotherm.record import Unseen
 
 
 @dataclass(frozen=True)
@@ -40,6 +42,10 @@ class Looks:
         """Where the layers' q and k come from, if they were to be traced."""
         self.owed = False
         """Whether the last look came to nothing, and the next step has to be looked at eagerly."""
+        self.errors: list[str] = []
+        """What went wrong while looking."""
+        self.unseen: list[Unseen] = []
+        """Modules that attend, or may, and could not be looked into."""
         self.wanted: set[str] = set()
         """Modules of which the next step is to bring a snapshot; it is looked at eagerly."""
         self._model, self._rows, self._traces, self._alone = model, rows, traces, alone
@@ -49,6 +55,16 @@ class Looks:
         self._trusted: set[tuple[str, str]] = set()
         self._session: TrainingSession | None = None
         self._opened: Opened | None = None
+
+    @property
+    def forwards(self) -> int:
+        """How often the model has run since the look began."""
+        return 0 if self._session is None else self._session.forwards
+
+    @property
+    def is_open(self) -> bool:
+        """Whether a look goes on."""
+        return self._noting or self._session is not None
 
     @property
     def is_due(self) -> bool:
@@ -78,9 +94,13 @@ class Looks:
         if self._noting:
             return self._end_notes(table)
         session = self._session
+        if session is not None:
+            self.errors += session.errors
+            session.errors.clear()
         if session is None or not session.forwards:
             return None
         self.close()
+        self.unseen = [one for one in session.seen.unseen if one.severity == "warning"]
         self.origins = self.origins or session.origins
         heads = {key: len(totals.largest) for key, totals in session.totals.items()}
         return Looked(heads, session.totals, None, session.result, session.seconds, session.snapshots)
@@ -109,6 +129,7 @@ class Looks:
 
     def _end_notes(self, table: Table) -> Looked | None:
         notes = self._notes
+        self.errors += noting.taken_errors()
         if not notes.reached():
             return None
         known = table or ({} if notes.others else notes.table())

@@ -6,7 +6,8 @@ steps training runs as if nobody watched. Whatever goes wrong in here is recorde
 
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from functools import partial
 from os import PathLike
 from pathlib import Path
 from types import TracebackType
@@ -21,6 +22,7 @@ from isotherm.monitor.arriving import Arriving
 from isotherm.monitor.clock import Clock
 from isotherm.monitor.gathering import Gathering
 from isotherm.monitor.looks import Looks
+from isotherm.monitor.options import WatchOptions
 from isotherm.monitor.ranks import Ranks, Table
 from isotherm.monitor.store import Writer, read
 from isotherm.monitor.telling import MakeSink, Telling
@@ -31,27 +33,24 @@ NOTHING_SEEN = Text(
     "no attention was seen in the first step, so there is nothing to watch; isotherm check says what was met instead",
     "第一步中没有看到任何注意力，因此没有可监视的内容；isotherm check 会说明遇到了什么",
 )
-POSITIVE = Text("an integer of at least 1", "不小于 1 的整数")
-
-
-@dataclass(frozen=True)
-class WatchOptions:
-    """What `watch` was asked for; its docstring says what each is."""
-
-    every: int
-    rows: int | None
-    store: str | PathLike[str] | None
-    alarms: bool
-    on_alert: Callable[[Event], object] | None
-    sinks: tuple[MakeSink, ...]
-    scaler: Any
-    together: bool | None
-    valve: Valve | None
-
-    def __post_init__(self) -> None:
-        for name, value in (("every", self.every), ("rows", 1 if self.rows is None else self.rows)):
-            if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-                raise ArgumentError(name, POSITIVE, got=value)
+NO_FORWARD = Text(
+    "the optimizer has stepped {n} times, and this model has run no forward that needs gradients: is another copy of it"
+    " trained, or is it run by torch.func?",
+    "优化器已走 {n} 步，而本模型没有做过需要梯度的前向：训练的是否是它的另一份副本，或由 torch.func 运行？",
+)
+NO_STEP = Text(
+    "the model has run, but no optimizer stepped that holds its parameters, so there is no reading; call monitor.stepped()"
+    " after each update of the weights",
+    "模型已运行，但没有持有其参数的优化器走过一步，因此没有读数；请在每次更新权重后调用 monitor.stepped()",
+)
+OTHER_HEADS = Text(
+    "{layer} had {old} heads and has {new} now; it is not read any more",
+    "{layer} 原有 {old} 个头，现有 {new} 个；不再读取该层",
+)
+PATIENCE = 20
+"""Optimizer steps without a forward, or forwards without a step, before that is said: the latter at the end, or when loss after
+loss was logged for `LONG` forwards."""
+LONG = 1000
 
 
 class Monitor:
@@ -66,7 +65,9 @@ class Monitor:
         self.step = 0
         self.layers: list[WatchedLayer] = []
         self._latest: Reading | None = None
-        self.should_stop = False
+        self._wants_stop = self._stops = False
+        self.believes = True
+        """Whether the loss that the model returns is the step's. In parts of a batch it may be a part of that."""
         self._ranks = Ranks(model, options.together)
         first, writer = self._ranks.is_first, None
         if options.store is not None and first:
@@ -74,7 +75,7 @@ class Monitor:
         self._telling = Telling(
             writer, options.sinks if first else (), alarms=options.alarms and first, on_alert=options.on_alert
         )
-        self._clock = Clock(model, self._before, self._after)
+        self._clock = Clock(model, self._before, self._after, options.valve.masters.values() if options.valve else ())
         self._earlier: tuple[Reading, ...] = ()
         self._hot = False
         self._looks = Looks(model, options.rows, traces=options.valve is not None, alone=self._ranks.count == 1)
@@ -82,12 +83,23 @@ class Monitor:
         self._coming: Gathering | None = None
         self._snapshots: dict[str, Path] = {}
         self._loss: Any = None
-        self._ticked = self._has_logged = self._logs_late = False
+        self._ticked = self._has_logged = self._logs_late = self._by_hand = False
+        self._blank = 0
 
     @property
     def events(self) -> list[Event]:
         """What happened so far."""
         return self._telling.events
+
+    @property
+    def should_stop(self) -> bool:
+        """Whether training should stop, since one who was told of an alert set this. Several processes agree on it at their
+        next reading."""
+        return self._wants_stop if self._ranks.count == 1 else self._stops
+
+    @should_stop.setter
+    def should_stop(self, wanted: bool) -> None:
+        self._wants_stop = wanted
 
     @property
     def latest(self) -> Reading | None:
@@ -116,6 +128,7 @@ class Monitor:
     def stop(self) -> None:
         """End: the model, PyTorch and the optimizers are as they were."""
         self._clock.stop()
+        self._miss_steps(PATIENCE)
         for end in (self._looks.close, self._looks.stop, self._finish):
             self._safely(end)
         self._telling.close()
@@ -123,6 +136,7 @@ class Monitor:
     def log(self, loss: Any) -> None:
         """The loss of this step, a number or a tensor, before the optimizer steps or right after, as in the first step.
         Models that return one (`outputs.loss`) need not be helped, unless they are compiled."""
+        self._miss_steps(LONG)
         loss = loss.detach() if isinstance(loss, Tensor) else loss
         coming, done = self._coming, self._latest
         self._has_logged = True
@@ -135,11 +149,26 @@ class Monitor:
             if self._telling.writer is not None:
                 self._telling.writer.reading(self._latest)
 
+    def _miss_steps(self, forwards: int) -> None:
+        if not self._ticked and self._looks.forwards >= forwards:
+            self._telling.warn(NO_STEP, self.step)
+
+    def stepped(self) -> None:
+        """Say that the weights were updated, in a loop whose optimizer is none of PyTorch's, or holds copies of the model's
+        parameters. From then on nothing else counts the steps."""
+        counted, self._by_hand = self._ticked and not self._by_hand, True
+        self._clock.stop()
+        if not counted:
+            self._after()
+
     def _before(self) -> None:
         self._safely(self._read)
 
     def _after(self) -> None:
         self._before()  # a closure runs the forward inside the optimizer's step
+        self._blank = self._blank + 1 if self._looks.is_open else 0
+        if self._blank == PATIENCE:
+            self._telling.warn(NO_FORWARD.format(n=PATIENCE), self.step)
         self._looks.stepped()
         if not self._ticked:
             self._ticked, self._logs_late = True, not self._has_logged
@@ -150,7 +179,8 @@ class Monitor:
         self._open()
 
     def _open(self) -> None:
-        if self.step % self.options.every == 0 or self._looks.is_due:
+        due = self._looks.is_due and self._ranks.count == 1  # several processes look at the same steps
+        if due or self.step % self.options.every == 0:
             self._safely(lambda: self._looks.begin(self._table))
 
     def _read(self) -> None:
@@ -158,26 +188,35 @@ class Monitor:
         if self._coming is not None and self._coming.numbers.is_here:
             self._finish()
         looked = self._looks.end(self._table)
+        self._say_what_failed()
         if looked is None:
             return
         self._finish()
         for module, snapshot in looked.snapshots.items():
-            snapshot.save(self._snapshots.pop(module), model=called(self.model), module=module, step=self.step)
+            path, model = self._snapshots.pop(module), called(self.model)
+            self._safely(partial(snapshot.save, path, model=model, module=module, step=self.step))
         self._agree(looked.table)
         if self._table:
             about = {"step": self.step, "at": time.time(), "rows": self.options.rows, "loss_scale": self._loss_scale()}
-            loss = self._loss_of(looked.result)
-            self._coming = Gathering.of(looked, loss, self._table, self._ranks, **about)
+            said = self._loss_of(looked.result), self._wants_stop
+            self._coming = Gathering.of(looked, said, self._table, self._ranks, **about)
             self._hot = self.options.valve is not None
             if self._hot or not self._coming.numbers.waits:
                 self._finish()
+
+    def _say_what_failed(self) -> None:
+        """Tell of errors in the probe, and of modules that it could not look into."""
+        errors, self._looks.errors = self._looks.errors, []
+        for error in errors:
+            self._telling.failed(error, self.step)
+        self._telling.unseen(self._looks.unseen, self.step)
 
     def _finish(self) -> None:
         """Tell of the reading whose numbers are on their way."""
         coming, self._coming = self._coming, None
         if coming is None:
             return
-        reading = coming.reading()
+        reading, self._stops = coming.reading(), self._stops or coming.stops()
         if not coming.rows_seen():
             self._looks.silent()
         else:
@@ -206,9 +245,13 @@ class Monitor:
         if not self._table:
             self._table = self._ranks.agree(seen)
         elif self._ranks.count == 1:
+            for key in seen.keys() & self._table.keys():
+                if seen[key] != self._table[key]:
+                    words = OTHER_HEADS.format(layer=key[0], old=self._table[key], new=seen[key])
+                    self._telling.warn(words, self.step)
             seen = {key: heads for key, heads in seen.items() if key not in self._table}
             self._table |= seen
-        if not self._table:
+        if not self._table and not self._telling.has_failed:
             self._telling.warn(NOTHING_SEEN, self.step)
         if len(self.layers) < len(self._table):
             self.layers = [
@@ -220,7 +263,7 @@ class Monitor:
 
     def _loss_of(self, result: Any) -> Any:
         loss, self._loss = self._loss, None
-        if loss is None:
+        if loss is None and self.believes:
             loss = result.get("loss") if isinstance(result, dict) else getattr(result, "loss", None)
         return loss if isinstance(loss, (int, float)) or (isinstance(loss, Tensor) and loss.numel() == 1) else None
 
@@ -229,9 +272,11 @@ class Monitor:
 
     def snapshot(self, layer: int, folder: str | PathLike[str]) -> Path:
         """Save q and k of a layer at the next step, for the sequence of the batch with the largest logit. Returns the file,
-        which `isotherm check` opens. To be called from `on_alert`."""
+        which `isotherm check` opens. To be called from `on_alert`. Where several processes train, it is the next step that is
+        looked at anyway, and this process's share of the batch."""
         module = list(self._table)[layer][0]
-        path = Path(folder) / f"layer-{layer:02}-step-{self.step + 1}.npz"
+        every = 1 if self._ranks.count == 1 else self.options.every
+        path = Path(folder) / f"layer-{layer:02}-step-{(self.step // every + 1) * every}.npz"
         path.parent.mkdir(parents=True, exist_ok=True)
         self._snapshots[module] = path
         self._looks.wanted.add(module)

@@ -6,18 +6,22 @@ the same in every step: nothing is compiled again, and CUDA graphs can replay it
 launches as it does its own; elsewhere `statistics` measures.
 """
 
+import weakref
+from collections import deque
 from functools import cache
 from importlib.util import find_spec
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 
 from isotherm.checkup.rows import statistics
 from isotherm.checkup.thresholds import SATURATED
-from isotherm.monitor.totals import SUMS, LayerTotals
+from isotherm.monitor.totals import SUMS, LayerTotals, squared_length
 from isotherm.ops import Problem, Visibility
 
+_errors: deque[str] = deque(maxlen=1)
+"""What went wrong in the operators. The code that they are in must never hear of it."""
 ROWS = len(SUMS) + 1
 """Rows of a layer's state [ROWS, heads] in a pool: the sums, and the largest logit."""
 
@@ -41,9 +45,27 @@ def note(
 
 
 def note_gradient(g_q: Tensor, g_k: Tensor, armed: Tensor, pool: Tensor, offset: int) -> None:
-    """Add the squared lengths of two gradients to two numbers at `offset` of the pool."""
-    one = _on_gpu().note_gradient if g_q.device.type == "cuda" else _note_gradient
-    one(g_q, g_k, armed, pool, offset)
+    """Add the squared lengths of two gradients on a GPU to two numbers at `offset` of the pool."""
+    _on_gpu().note_gradient(g_q, g_k, armed, pool, offset)
+
+
+class NotePools(Protocol):
+    """Where gradients outside a GPU are noted."""
+
+    armed: Tensor
+    squares: Tensor
+
+
+_held: "weakref.WeakValueDictionary[int, NotePools]" = weakref.WeakValueDictionary()
+
+
+def hold(pools: NotePools) -> int:
+    """A number by which `note_gradient_here` finds these pools."""
+    number = len(_held) + 1
+    while number in _held:
+        number += 1
+    _held[number] = pools
+    return number
 
 
 def note_now(q: Tensor, k: Tensor, armed: Tensor, pool: Tensor, *, scale: float, causal: bool, rows: int) -> None:
@@ -52,6 +74,13 @@ def note_now(q: Tensor, k: Tensor, armed: Tensor, pool: Tensor, *, scale: float,
 
     with torch.cuda.device(q.device):
         launch(note_rows, q, k, None, armed, pool, offset=0, scale=scale, causal=causal, rows=rows)
+
+
+def taken_errors() -> list[str]:
+    """What went wrong since this was asked."""
+    taken = list(_errors)
+    _errors.clear()
+    return taken
 
 
 @cache
@@ -66,29 +95,96 @@ def _note(
     q: Tensor, k: Tensor, mask: Tensor | None, armed: Tensor, pool: Tensor, offset: int,
     scale: float, causal: bool, rows: int,
 ) -> None:  # fmt: skip
-    if not armed.item():
-        return
+    if armed.item():
+        state = pool[offset : offset + ROWS * q.shape[1]].view(ROWS, -1)
+        try:
+            totals = _totals(q, k, mask, scale, causal, rows)
+        except Exception as error:
+            _errors.append(f"{type(error).__name__}: {error}")
+            return
+        state[:-1] += totals.sums
+        state[-1] = torch.maximum(state[-1], totals.largest)
+
+
+def _totals(q: Tensor, k: Tensor, mask: Tensor | None, scale: float, causal: bool, rows: int) -> LayerTotals:
     boolean = mask is None or mask.dtype == torch.bool
     whole = four_axes(mask)
     visibility = Visibility(torch.arange(q.shape[2]), k.shape[2], causal, None, whole if boolean else None)
     problem = Problem(q, k, k, visibility, scale, None if boolean else whole)
-    totals = LayerTotals.of(statistics(problem, None, rows_of_each(q, rows), [scale], padded=None)[0])
-    state = pool[offset : offset + ROWS * q.shape[1]].view(ROWS, -1)
-    state[:-1] += totals.sums
-    state[-1] = torch.maximum(state[-1], totals.largest)
+    return LayerTotals.of(statistics(problem, None, rows_of_each(q, rows), [scale], padded=None)[0])
 
 
-@torch.library.custom_op("isotherm::note_gradient", mutates_args=("pool",))
-def _note_gradient(g_q: Tensor, g_k: Tensor, armed: Tensor, pool: Tensor, offset: int) -> None:
-    if armed.item():
+@torch.library.custom_op("isotherm::note_gradient_here", mutates_args=())
+def note_gradient_here(g_q: Tensor, g_k: Tensor, held: int, offset: int) -> tuple[Tensor, Tensor]:
+    """The gradients as they are, their squared lengths added to two numbers at `offset` of the pools that are `held`.
+
+    A graph that runs twice before its backward pass, or whose parts are compiled one by one, keeps the tensors that this pass
+    needs, and autograd refuses those that another part of the pass has changed meanwhile. So the pools are none of them, and
+    the operator is kept in the graph by what it returns.
+    """
+    pools = _held.get(held)
+    if pools is not None and pools.armed.item():
         for place, gradient in enumerate((g_q, g_k)):
-            pool[offset + place] += torch.linalg.vector_norm(gradient, dtype=torch.float32).square()
+            try:
+                pools.squares[offset + place] += squared_length(gradient)
+            except Exception as error:
+                pools.squares[offset + place] = torch.nan
+                _errors.append(f"{type(error).__name__}: {error}")
+    return g_q.clone(), g_k.clone()
 
 
 @_note.register_fake
-@_note_gradient.register_fake
 def _(*_: Any) -> None:
     return None
+
+
+@note_gradient_here.register_fake
+def _(g_q: Tensor, g_k: Tensor, held: int, offset: int) -> tuple[Tensor, Tensor]:  # noqa: ARG001
+    return torch.empty_like(g_q), torch.empty_like(g_k)
+
+
+class Through(torch.autograd.Function):
+    """Hands q and k on as they are, and notes their gradients on the way back."""
+
+    @staticmethod
+    def forward(ctx: Any, q: Tensor, k: Tensor, armed: Tensor, squares: Tensor, place: int) -> tuple[Tensor, Tensor]:
+        ctx.held = (
+            armed,
+            squares,
+            place,
+        )  # not saved: every layer writes to the pool, and autograd would call it changed
+        return q.view_as(q), k.view_as(k)
+
+    @staticmethod
+    def backward(ctx: Any, g_q: Tensor, g_k: Tensor) -> tuple[Tensor, Tensor, None, None, None]:
+        note_gradient(g_q, g_k, *ctx.held)
+        return g_q, g_k, None, None, None
+
+
+class ThroughHere(torch.autograd.Function):
+    """The same outside a GPU."""
+
+    @staticmethod
+    def forward(ctx: Any, q: Tensor, k: Tensor, held: int, place: int) -> tuple[Tensor, Tensor]:
+        ctx.held = held, place
+        return q.view_as(q), k.view_as(k)
+
+    @staticmethod
+    def backward(ctx: Any, g_q: Tensor, g_k: Tensor) -> tuple[Tensor, Tensor, None, None]:
+        return *note_gradient_here(g_q, g_k, *ctx.held), None, None
+
+
+def noted(
+    q: Tensor, k: Tensor, mask: Tensor | None, pools: tuple[Tensor, Tensor, Tensor],
+    places: tuple[int, int, int], rows: int, scale: float, causal: bool,
+) -> tuple[Tensor, Tensor]:  # fmt: skip
+    """q and k, noted: in the flag's, the sums' and the squares' pools of a number, at these places of the last two."""
+    (armed, sums, squares), (offset, place, number) = pools, places
+    seen = None if mask is None else mask.detach()
+    note(q.detach(), k.detach(), seen, armed, sums, offset, scale, causal, rows)
+    if q.device.type == "cpu":
+        return ThroughHere.apply(q, k, number, place)  # type: ignore[no-untyped-call]
+    return Through.apply(q, k, armed, squares, place)  # type: ignore[no-untyped-call]
 
 
 def rows_of_each(q: Tensor, rows: int) -> int:

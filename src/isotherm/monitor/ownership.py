@@ -27,7 +27,8 @@ def take(connection: sqlite3.Connection, path: Path) -> None:
         me = {"host": socket.gethostname(), "pid": os.getpid(), "started": _started(os.getpid())}
         connection.execute("INSERT OR REPLACE INTO meta VALUES ('writer', ?)", (json.dumps(me),))
     except BaseException:
-        connection.execute("ROLLBACK")
+        if connection.in_transaction:  # after some errors SQLite has rolled back by itself
+            connection.execute("ROLLBACK")
         raise
     connection.execute("COMMIT")
     _HELD.add(os.path.realpath(path))

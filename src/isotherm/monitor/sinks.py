@@ -5,12 +5,15 @@ Every sink gets the same few numbers and one layer × head picture of the gates 
 thousands of tags, with which trackers crawl; the store has them all. Nothing that is NaN or Inf is handed on.
 """
 
+import warnings
 from collections.abc import Sequence
+from importlib.util import find_spec
 from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
+from isotherm.language import Text
 from isotherm.record.watch import Event, Reading, WatchedLayer
 from isotherm.report.draw.palette import ramp_colour
 
@@ -23,6 +26,10 @@ CELL = 12
 BLANK = (128, 128, 128)
 """The colour of a head that did not run, or has no number."""
 
+NO_PICTURE = Text(
+    "Pillow is not installed, so the trackers get the numbers and no picture",
+    "没有安装 Pillow，因此跟踪工具只得到数值，没有图像",
+)
 Pixels = npt.NDArray[np.uint8]
 
 
@@ -88,11 +95,29 @@ class Summariser:
         return self._worst
 
 
-class TensorBoard:
+class _Tracker:
+    """What the sinks have in common: a summary of the readings, and whether pictures can be made, which all libraries leave to
+    Pillow."""
+
+    def __init__(self, layers: Sequence[WatchedLayer]) -> None:
+        self._summary, self._draws = Summariser(layers), find_spec("PIL") is not None
+        if not self._draws:
+            warnings.warn(str(NO_PICTURE), RuntimeWarning, stacklevel=2)
+
+    def event(self, event: Event) -> None:
+        """Count an alert."""
+        self._summary.event(event)
+
+    def close(self) -> None:
+        """Leave the run open: whoever trains ends it."""
+
+
+class TensorBoard(_Tracker):
     """Writes event files to a folder, or through a SummaryWriter of the caller's."""
 
     def __init__(self, layers: Sequence[WatchedLayer], where: Any) -> None:
-        self._summary, self._own = Summariser(layers), isinstance(where, str) or hasattr(where, "__fspath__")
+        super().__init__(layers)
+        self._own = isinstance(where, str) or hasattr(where, "__fspath__")
         if self._own:
             from torch.utils.tensorboard import SummaryWriter
 
@@ -103,8 +128,9 @@ class TensorBoard:
         """Add this reading's numbers and picture at its step."""
         for name, value in self._summary.numbers(reading).items():
             self._writer.add_scalar(name, value, reading.step, walltime=reading.at)
-        picture = self._summary.picture(reading)
-        self._writer.add_image(PICTURE, picture, reading.step, walltime=reading.at, dataformats="HWC")
+        if self._draws:
+            picture = self._summary.picture(reading)
+            self._writer.add_image(PICTURE, picture, reading.step, walltime=reading.at, dataformats="HWC")
 
     def event(self, event: Event) -> None:
         """Count an alert, and add its sentence as text."""
@@ -119,7 +145,7 @@ class TensorBoard:
             self._writer.close()
 
 
-class WandB:
+class WandB(_Tracker):
     """Logs to a run of Weights & Biases: one of the caller's, else the current one.
 
     The numbers have a step axis of their own, `attn/step`: W&B drops what is logged at a step that is past.
@@ -128,31 +154,26 @@ class WandB:
     def __init__(self, layers: Sequence[WatchedLayer], run: Any = None) -> None:
         import wandb
 
-        self._summary, self._image = Summariser(layers), wandb.Image
+        super().__init__(layers)
+        self._image = wandb.Image
         self._run = run if run is not None else wandb.run or wandb.init()
         self._run.define_metric(f"{PREFIX}/step", hidden=True)
         self._run.define_metric(f"{PREFIX}/*", step_metric=f"{PREFIX}/step")
 
     def reading(self, reading: Reading) -> None:
         """Log this reading's numbers and picture."""
-        picture = self._image(self._summary.picture(reading))
-        self._run.log({**self._summary.numbers(reading), PICTURE: picture, f"{PREFIX}/step": reading.step})
-
-    def event(self, event: Event) -> None:
-        """Count an alert."""
-        self._summary.event(event)
-
-    def close(self) -> None:
-        """Leave the run open: whoever trains finishes it."""
+        picture = {PICTURE: self._image(self._summary.picture(reading))} if self._draws else {}
+        self._run.log({**self._summary.numbers(reading), **picture, f"{PREFIX}/step": reading.step})
 
 
-class MLflow:
+class MLflow(_Tracker):
     """Logs to a run of MLflow: the one of this id, else the active one, which MLflow starts if there is none."""
 
     def __init__(self, layers: Sequence[WatchedLayer], run_id: str | None = None) -> None:
         import mlflow
 
-        self._summary, self._client = Summariser(layers), mlflow.MlflowClient()
+        super().__init__(layers)
+        self._client = mlflow.MlflowClient()
         self._run = run_id or (mlflow.active_run() or mlflow.start_run()).info.run_id
 
     def reading(self, reading: Reading) -> None:
@@ -162,37 +183,26 @@ class MLflow:
         at = round(reading.at * 1000)
         metrics = [Metric(name, value, at, reading.step) for name, value in self._summary.numbers(reading).items()]
         self._client.log_batch(self._run, metrics=metrics)
-        self._client.log_image(self._run, self._summary.picture(reading), key=PICTURE, step=reading.step, timestamp=at)
-
-    def event(self, event: Event) -> None:
-        """Count an alert."""
-        self._summary.event(event)
-
-    def close(self) -> None:
-        """Leave the run open: whoever trains ends it."""
+        if self._draws:
+            picture = self._summary.picture(reading)
+            self._client.log_image(self._run, picture, key=PICTURE, step=reading.step, timestamp=at)
 
 
-class SwanLab:
+class SwanLab(_Tracker):
     """Logs to the current run of SwanLab."""
 
     def __init__(self, layers: Sequence[WatchedLayer]) -> None:
         import swanlab
 
-        self._summary, self._swanlab = Summariser(layers), swanlab
+        super().__init__(layers)
+        self._swanlab = swanlab
         if swanlab.get_run() is None:
             swanlab.init()
 
     def reading(self, reading: Reading) -> None:
         """Log this reading's numbers and picture at its step."""
-        picture = self._swanlab.Image(self._summary.picture(reading))
-        self._swanlab.log({**self._summary.numbers(reading), PICTURE: picture}, step=reading.step)
-
-    def event(self, event: Event) -> None:
-        """Count an alert."""
-        self._summary.event(event)
-
-    def close(self) -> None:
-        """Leave the run open: whoever trains finishes it."""
+        picture = {PICTURE: self._swanlab.Image(self._summary.picture(reading))} if self._draws else {}
+        self._swanlab.log({**self._summary.numbers(reading), **picture}, step=reading.step)
 
 
 def _known(values: npt.NDArray[Any]) -> npt.NDArray[Any]:

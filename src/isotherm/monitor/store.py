@@ -35,6 +35,7 @@ OTHER_LAYERS = Text(
     "holds a run whose attention layers are others; give this run a store of its own",
     "其中是另一组注意力层的训练；请为本次训练另选读数库",
 )
+DELETED = Text("the file was deleted or replaced", "文件已被删除或替换")
 LOST_READINGS = Text(
     "{readings} readings from step {first} to step {last} could not be written ({why})",
     "第 {first} 步到第 {last} 步的 {readings} 条读数未能写入（{why}）",
@@ -59,7 +60,7 @@ class Writer:
     """
 
     def __init__(self, path: str | os.PathLike[str], *, model: str, every: int, rows: int | None) -> None:
-        self.path = Path(path)
+        self.path = Path(os.path.abspath(path))
         self.trouble: Text | None = None
         """Why the last attempt to write failed; None if it did not."""
         self._lock, self._process, self._retry_at = threading.RLock(), os.getpid(), 0.0
@@ -67,6 +68,7 @@ class Writer:
         self._lost: list[int] = []
         self._lost_events = 0
         self._connection, self._layers, self._last = _opened(self.path, model, every, rows)
+        self._file = self.path.stat()
         self._finish = weakref.finalize(self, _finish, self._connection, self.path, self._process)
 
     def layers(self, layers: Sequence[WatchedLayer]) -> None:
@@ -126,21 +128,27 @@ class Writer:
         """Write everything that waits in one transaction."""
         connection = self._connection
         try:
+            self._still_there()
             connection.execute("BEGIN IMMEDIATE")
             if self._lost or self._lost_events:
                 rows.insert_event(connection, rows.event_row(self._gap()))
             for what, row in self._waiting:
                 _WRITES[what](connection, row)
             connection.execute("COMMIT")
-        except sqlite3.Error as error:
+        except (sqlite3.Error, OSError) as error:
             _roll_back(connection)
-            self.trouble = Text(str(error), str(error))
+            self.trouble = DELETED if isinstance(error, OSError) else Text(str(error), str(error))
             self._retry_at = time.monotonic() + RETRY
         else:
             self._waiting.clear()
             self._lost.clear()
             self._lost_events = 0
             self.trouble, self._retry_at = None, 0.0
+
+    def _still_there(self) -> None:
+        """An `OSError` if the file was deleted or replaced: what is written to it then would be lost with it."""
+        if not os.path.samestat(self.path.stat(), self._file):
+            raise FileNotFoundError(self.path)
 
     def _let_go(self, kind: str) -> None:
         """Keep the latest rows of a kind, and remember what is let go."""

@@ -17,6 +17,12 @@ Key = tuple[str, int]
 """A module's name, and which of its calls in one forward this is."""
 
 
+def squared_length(gradient: Tensor) -> Tensor:
+    """The squared length of a gradient of any precision, added up in float32 at least."""
+    wide = torch.promote_types(gradient.dtype, torch.float32)
+    return torch.linalg.vector_norm(gradient.detach(), dtype=wide).square()
+
+
 @dataclass
 class LayerTotals:
     """What the calls of one layer have added up to: `sums` [len(SUMS), heads] and `largest` logit [heads], on the device, and

@@ -6,7 +6,8 @@ rotary key), a factor on W_k would change other heads too; then all of γ goes o
 Weights are multiplied in place, so optimizers keep their moments and sharded weights stay sharded.
 """
 
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -21,6 +22,8 @@ from isotherm.monitor.looking import Origin
 from isotherm.probe import Factor
 from isotherm.record.watch import WatchedLayer
 
+AGAIN = re.compile(r"#\d+$")
+"""How the name of a layer ends that is a module's second call in a forward, or a later one."""
 NORMALISED = Text(
     "{layer}: QK-norm sets the length of q again after its projection, so clipping the projection changes nothing; lower the"
     " norm's gain instead",
@@ -66,11 +69,9 @@ class Valve:
         self, model: nn.Module, layers: Sequence[WatchedLayer], origins: Sequence[Origin | None], largest: np.ndarray
     ) -> tuple[list[Clip], list[Text]]:
         """Clip the layers that need it. Return what was done, and why some could not be helped."""
-        members, first = Members(model), 0
+        members = Members(model)
         clips, refused = [], []
-        for layer, origin in zip(layers, origins, strict=True):
-            seen = largest[first : first + layer.heads]
-            first += layer.heads
+        for layer, origin, seen in _modules(layers, origins, largest):
             hot = np.isfinite(seen) & (seen > self.tau)
             if not hot.any():
                 continue
@@ -81,6 +82,19 @@ class Valve:
             else:
                 clips.append(Clip(layer, int(hot.sum()), float(seen[hot].max()), float(gamma.min())))
         return clips, refused
+
+
+def _modules(
+    layers: Sequence[WatchedLayer], origins: Sequence[Origin | None], largest: np.ndarray
+) -> Iterator[tuple[WatchedLayer, Origin | None, np.ndarray]]:
+    """Each module with its heads' largest logits. One that is called several times in a forward is clipped once."""
+    ends = np.cumsum([layer.heads for layer in layers])
+    calls: dict[tuple[str, int], list[int]] = {}
+    for place, layer in enumerate(layers):
+        calls.setdefault((AGAIN.sub("", layer.name), layer.heads), []).append(place)
+    for places in calls.values():
+        parts = [largest[ends[place] - layers[place].heads : ends[place]] for place in places]
+        yield layers[places[0]], origins[places[0]], np.fmax.reduce(parts)
 
 
 def _close(members: Members, origin: Origin, gamma: np.ndarray, masters: Mapping[Tensor, Tensor]) -> Text | None:

@@ -155,12 +155,18 @@ class Frames:
     """The frames of the calls under way, outermost first."""
 
     def __init__(self, model: nn.Module, keeper: Keeper) -> None:
-        named = [(_plain(name), module) for name, module in modules_of(model)]
-        self.names = {id(module): name for name, module in named}
-        self.modules = dict(named)
+        self.names: dict[int, str] = {}
+        self.modules: dict[str, nn.Module] = {}
         self.stack: list[Frame] = []
         self._keeper = keeper
         self._small: dict[int, bool] = {}
+        self.know(model)
+
+    def know(self, model: nn.Module) -> None:
+        """Learn the names of the model's modules."""
+        named = [(plain_name(name), module) for name, module in modules_of(model)]
+        self.names = {id(module): name for name, module in named}
+        self.modules = dict(named)
 
     @property
     def top(self) -> Frame | None:
@@ -252,6 +258,6 @@ def _first_tensor(value: Any) -> Tensor | None:
     return value if isinstance(value, torch.Tensor) else None
 
 
-def _plain(name: str) -> str:
+def plain_name(name: str) -> str:
     """The name without the wrapper that `torch.compile` adds."""
     return ".".join(part for part in name.split(".") if part != "_orig_mod")

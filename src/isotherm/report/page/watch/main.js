@@ -47,7 +47,16 @@ function refresh(focus = null) {
   document.getElementById("map").replaceWith(buildMap());
   document.getElementById("lines").replaceWith(buildLines());
   if (focus) document.getElementById(focus).focus();
+  showMoment();
   writeHash();
+}
+
+// On a narrow screen the pictures are wider than it: keep the chosen step in sight.
+function showMoment() {
+  if (!moments) return;
+  for (const one of document.querySelectorAll("#map .scroll, .over-time")) {
+    one.scrollLeft = (middle(view.moment) / WIDE) * one.scrollWidth - one.clientWidth / 2;
+  }
 }
 
 function render() {
@@ -58,6 +67,7 @@ function render() {
   document.getElementById("page").replaceChildren(
     el("a", { class: "skip", href: "#map", onclick: (event) => { event.preventDefault(); document.getElementById("stat")?.focus(); } }, t("skip")),
     buildBar(), el("main", {}, buildHero(), buildMap(), shown && buildLines(), buildEvents(), buildMethod()), el("footer", {}, t("footer")));
+  showMoment();
 }
 
 if (data.worst !== null && moments) {
