@@ -1,6 +1,7 @@
 """The lesson's pictures: what they compute is the library's, what they say is complete, and their text never collides."""
 
 import json
+import re
 import subprocess
 from collections.abc import Callable, Iterator
 from functools import cache
@@ -102,6 +103,23 @@ def test_a_move_of_a_control_takes_less_than_50_ms():
         if it["took"] >= 50 * max(1, it["exponentials"] / 12)
     ]
     assert slow == []
+
+
+def test_a_line_breaks_at_spaces_but_not_at_those_that_bind():
+    labels = (FOLDER / "labels.js").as_uri()
+    text = "y(1\u00a0−\u00a0y) = 0.941 × (1\u00a0−\u00a00.941)，对角线"
+    script = f'import {{ wrapped }} from "{labels}"; console.log(JSON.stringify(wrapped({json.dumps(text)}, 60)));'
+    lines = json.loads(_module(script))
+    assert "".join(lines).replace(" ", "") == text.replace(" ", "")
+    assert [line for line in lines if re.search(r"(^|[^.\d])1$|−$|^−|\u00a0$", line)] == []
+    assert len(lines) > 3
+
+
+def test_the_sentence_says_the_trained_scale_once():
+    found = [it["described"] for it in looked_at()["results"] if it["name"] == "finding"]
+    assert [text for text in found if text.count("As trained") != 1 and text.count("原") != 1] == []
+    assert found[0].startswith("As trained,")
+    assert any(text.startswith("With q·k multiplied by 16") for text in found)
 
 
 def test_presses_give_a_state():

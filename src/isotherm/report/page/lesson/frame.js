@@ -1,5 +1,5 @@
 // A frame around a picture: its room, its controls, its sentence, its table, and its buttons.
-import { bilingual, element, inLanguage, svgElement } from "./elements.js";
+import { bilingual, element, inLanguage, svgElement, unbroken } from "./elements.js";
 import { copyText, csvText, saveFile, savePicture, standaloneSvg } from "./exports.js";
 import { control } from "./controls.js";
 import { shown } from "./pictures/numbers.js";
@@ -45,7 +45,7 @@ export class Frame {
     this.root.setAttribute("viewBox", `0 0 ${width} ${height}`);
     this.picture.draw(this.drawing, this.data, state, say);
     const said = this.picture.describe(this.data, state, say);
-    if (this.sentence.textContent !== said) this.sentence.textContent = said;
+    if (this.sentence.textContent !== said) this.sentence.replaceChildren(...unbroken(said));
     if (this.node.contains(document.activeElement)) this.world.announce(said);
     if (this.cursor && document.activeElement === this.stage) this.root.append(svgElement("circle", { class: "pressed", cx: this.cursor[0] * width, cy: this.cursor[1] * height, r: 9 }));
     if (this.details.open) this.fillTable();

@@ -8,13 +8,14 @@ import { lessonRules, powersOfTwo, shortRule, underRule } from "./settings.js";
 
 const OVER_D = powersOfTwo(4, 1024);
 const OVER_N = powersOfTwo(2, 512);
+const LEADER = 26; // room for the lines that lead to the names
 
 function expectedAt(state, rule, d, n) {
   return { d, n, ...expectedRow(n, rowSpread({ ...state, rule, d, n })) };
 }
 
 function drawRulesPanel(drawing, labels, box, data, { key, values, at, title, below }, state, say) {
-  const right = Math.max(...data.rules.map(({ rule }) => textWidth(shortRule(rule, say), SMALL))) + 10;
+  const right = Math.max(...data.rules.map(({ rule }) => textWidth(shortRule(rule, say), SMALL))) * 1.06 + LEADER + 3;
   const [across, upward] = [logAxis(values[0], values.at(-1), { base: 2 }), linearAxis(0, 1, { label: percentShown })];
   const panel = new Panel(drawing, labels, box, across, upward, { title, below, right });
   panel.upright(Math.min(Math.max(at, values[0]), values.at(-1)));
@@ -26,7 +27,7 @@ function drawRulesPanel(drawing, labels, box, data, { key, values, at, title, be
   panel.ends(data.rules.map(({ rule, [key]: points }) => {
     const chosen = rule === state.rule;
     return { y: points.at(-1).entropy, text: shortRule(rule, say), colour: chosen ? "c0 solid" : "word", bold: chosen };
-  }));
+  }), LEADER);
 }
 
 export const playRules = {
