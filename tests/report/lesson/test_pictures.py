@@ -269,6 +269,22 @@ def test_powers_lengths_phases_and_rules_are_drawn_from_theory():
     assert [point["gate"] for point in rule["overD"]] == pytest.approx([gate] * 9, abs=1e-3)
 
 
+def test_a_file_has_every_digit_of_the_theory():
+    files = {it["name"]: it["file"] for it in looked_at()["results"] if it["file"] is not None}
+    for way, n, spread, entropy, gate, frozen in files["lengths"][::7]:
+        row = theory.gaussian_row(n, spread)
+        assert [entropy, gate] == pytest.approx([row.entropy, row.jacobian_trace], rel=1e-9), (way, n)
+        assert frozen == pytest.approx(theory.freezing_threshold(n), rel=1e-12)
+    for d, n, spread, gate in files["play_phase"][::11]:
+        assert gate == pytest.approx(theory.gaussian_row(n, spread).jacobian_trace, rel=1e-9), (d, n)
+    for p, d, spread, _, entropy, _ in files["powers"][::5]:
+        assert entropy == pytest.approx(theory.gaussian_row(16, spread).entropy / log(16), rel=1e-9), (p, d)
+    rows = {(rule, d, n): (entropy, gate) for rule, d, n, entropy, gate in files["play_rules"]}
+    for d in (4, 1024):
+        row = theory.gaussian_row(16, sqrt(d))
+        assert rows["none", d, 16] == pytest.approx((row.entropy / log(16), row.jacobian_trace), rel=1e-9)
+
+
 def test_a_norm_undoes_growth_and_a_clip_bounds_it():
     grown = [it for it in looked_at()["results"] if it["name"] == "lengths" and it["state"]["trained"] == 64]
     rows = {(row[0], row[1]): row for row in grown[0]["table"]["rows"]}

@@ -1,6 +1,6 @@
 // Free play: the rules side by side, over d and over n. Theory.
 import { linearAxis, logAxis } from "./axes.js";
-import { expectedRow, rowSpread } from "./expected.js";
+import { exactRow, expectedRow, rowSpread } from "./expected.js";
 import { Labels, SMALL, textWidth } from "./labels.js";
 import { percentShown, shown } from "./numbers.js";
 import { Panel, boxes } from "./panel.js";
@@ -11,7 +11,8 @@ const OVER_N = powersOfTwo(2, 512);
 const LEADER = 26; // room for the lines that lead to the names
 
 function expectedAt(state, rule, d, n) {
-  return { d, n, ...expectedRow(n, rowSpread({ ...state, rule, d, n })) };
+  const spread = rowSpread({ ...state, rule, d, n });
+  return { d, n, spread, ...expectedRow(n, spread) };
 }
 
 function drawRulesPanel(drawing, labels, box, data, { key, values, at, title, below }, state, say) {
@@ -53,12 +54,15 @@ export const playRules = {
     const under = underRule(state.rule, say);
     const values = { under: under[0].toUpperCase() + under.slice(1), n: shown(state.n), d: shown(state.d) };
     const ends = { from: overD[0], to: overD.at(-1), near: overN[0], far: overN.at(-1) };
-    for (const [name, { entropy }] of Object.entries(ends)) values[name] = percentShown(entropy);
+    for (const [name, { n, spread }] of Object.entries(ends)) values[name] = percentShown(exactRow(n, spread).entropy);
     return say("play_rules_describe", values);
   },
-  table(data, state, say) {
+  table(data, state, say, expected = expectedRow) {
     const heads = [say("play_rules_rule"), "d", "n", say("play_rules_entropy"), say("play_rules_gate")];
-    const line = (rule, { d, n, entropy, gate }) => [rule, d, n, entropy, gate];
+    const line = (rule, { d, n, spread }) => {
+      const { entropy, gate } = expected(n, spread);
+      return [rule, d, n, entropy, gate];
+    };
     return { heads, rows: data.rules.flatMap(({ rule, overD, overN }) => [...overD, ...overN].map((point) => line(rule, point))) };
   },
 };
