@@ -624,6 +624,30 @@ def test_wide_screens_scroll_one_way(lesson):
         assert page.evaluate("document.documentElement.scrollWidth") <= width
 
 
+def test_large_text_is_large_in_pictures_too(lesson):
+    page = lesson(viewport={"width": 3840, "height": 1000})
+    figure = living(page, "play_phase")
+    root = page.evaluate("parseFloat(getComputedStyle(document.documentElement).fontSize)")
+    assert root > 16
+    scale = page.evaluate("document.querySelector('[data-picture=play_phase] .stage text').getScreenCTM().a")
+    assert scale == pytest.approx(root / 16, rel=0.01)
+    box = figure.locator(".stage").bounding_box()
+    page.mouse.click(box["x"] + 0.9 * box["width"], box["y"] + 0.3 * box["height"])
+    settle(page)
+    ring = figure.locator(".pic-here").bounding_box()
+    assert ring["x"] + ring["width"] / 2 == pytest.approx(box["x"] + 0.9 * box["width"], abs=3)
+    assert ring["y"] + ring["height"] / 2 == pytest.approx(box["y"] + 0.3 * box["height"], abs=3)
+
+
+def test_the_language_in_use_shows_in_forced_colours(lesson):
+    page = lesson(fresh=True, forced_colors="active")
+    chosen, other = (
+        page.evaluate(f"getComputedStyle(document.getElementById('lang-{code}')).backgroundColor")
+        for code in ("en", "zh")
+    )
+    assert chosen != other
+
+
 def test_the_keyboard_reaches_every_control_in_order(lesson):
     page = lesson()
     figure = living(page, "dots")

@@ -30,7 +30,7 @@ export const csvText = ({ heads, rows }) => [heads, ...rows].map((row) => `${row
 
 // A drawing that stands alone, with a margin: the page's style sheet is written into it, element by element.
 export function standaloneSvg(drawing, title) {
-  const { width, height } = drawing.getBoundingClientRect();
+  const { width, height } = drawing.viewBox.baseVal;
   const copy = drawing.cloneNode(true);
   const [shown, copied] = [drawing, copy].map((root) => [root, ...root.querySelectorAll("*")]);
   shown.forEach((node, i) => {
