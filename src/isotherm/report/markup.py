@@ -15,7 +15,7 @@ _POWER = re.compile(
 )
 
 _PERCENT = re.compile(r"(?<=\d) %")
-_VALUE = re.compile(r"(?<=[A-Za-zα-ω]) = (?=[\d√−])")
+_VALUE = re.compile(r"(?<=[A-Za-zα-ω\d]) = (?=[\d√−])")
 _ROOT = '<span class="whole">/√</span>'
 _LOGARITHM = re.compile(r"(?<=\d) (?=ln\b)|(?<=\bln) (?=[A-Za-z0-9])")
 _LEFT = re.compile(r"(?<![\d.,])1 − ")

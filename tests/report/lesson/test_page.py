@@ -631,12 +631,13 @@ def test_large_text_is_large_in_pictures_too(lesson):
     assert root > 16
     scale = page.evaluate("document.querySelector('[data-picture=play_phase] .stage text').getScreenCTM().a")
     assert scale == pytest.approx(root / 16, rel=0.01)
+    before = drawn(page, "play_phase")
     box = figure.locator(".stage").bounding_box()
-    page.mouse.click(box["x"] + 0.9 * box["width"], box["y"] + 0.3 * box["height"])
-    settle(page)
-    ring = figure.locator(".pic-here").bounding_box()
-    assert ring["x"] + ring["width"] / 2 == pytest.approx(box["x"] + 0.9 * box["width"], abs=3)
-    assert ring["y"] + ring["height"] / 2 == pytest.approx(box["y"] + 0.3 * box["height"], abs=3)
+    figure.locator(".stage").click(position={"x": 0.9 * box["width"], "y": 0.3 * box["height"]})
+    redrawn(page, "play_phase", before)
+    box, ring = (figure.locator(it).bounding_box() for it in (".stage", ".pic-here"))
+    assert ring["x"] + ring["width"] / 2 - box["x"] == pytest.approx(0.9 * box["width"], abs=3)
+    assert ring["y"] + ring["height"] / 2 - box["y"] == pytest.approx(0.3 * box["height"], abs=3)
 
 
 def test_the_language_in_use_shows_in_forced_colours(lesson):
@@ -646,6 +647,42 @@ def test_the_language_in_use_shows_in_forced_colours(lesson):
         for code in ("en", "zh")
     )
     assert chosen != other
+
+
+UNNAMED = """[...document.querySelectorAll('main :is(input, select, button, summary)')].filter(it => {
+  const names = [it.getAttribute('aria-label'), it.textContent, ...[...it.labels || []].map(label => label.textContent)];
+  const empty = it.matches('select') && [...it.options].some(option => !option.textContent);
+  return it.checkVisibility() && (empty || !names.some(name => name?.trim()));
+}).map(it => it.outerHTML)"""
+
+
+def test_every_control_has_its_name_before_its_picture_is_drawn(lesson):
+    page = lesson(fresh=True)
+    assert page.locator("[data-picture=play_rules] .said").text_content() == ""
+    assert page.evaluate(UNNAMED) == []
+    page.locator("#lang-zh").click()
+    assert page.evaluate(UNNAMED) == []
+    assert page.locator("#board input.value[data-key=n]").get_attribute("aria-label") == "键数 n"
+
+
+def test_words_are_explained_in_every_step(lesson):
+    page = lesson()
+    steps = page.eval_on_selector_all(".step", "all => all.map(it => it.querySelectorAll('button.term').length)")
+    assert min(steps[1:]) >= 1
+
+
+def test_a_word_is_explained_by_a_tap(lesson):
+    page = lesson(viewport={"width": 360, "height": 780}, has_touch=True, is_mobile=True)
+    term = page.locator("main button.term:visible").first
+    term.scroll_into_view_if_needed()
+    term.tap()
+    meaning = page.locator(f"#{term.get_attribute('popovertarget')}")
+    expect(meaning).to_be_visible()
+    box = meaning.bounding_box()
+    assert box["x"] >= 0
+    assert box["x"] + box["width"] <= 360
+    page.touchscreen.tap(5, 5)
+    expect(meaning).not_to_be_visible()
 
 
 def test_the_keyboard_reaches_every_control_in_order(lesson):

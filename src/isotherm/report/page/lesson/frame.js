@@ -125,8 +125,9 @@ export class Frame {
     });
   }
 
-  // What no style sheet switches: names for screen readers.
+  // What no style sheet switches: names for screen readers, and the choices of a list; also where nothing is drawn yet.
   speak(lang) {
+    for (const it of this.controls) it.show(this.world.store.state);
     if (this.picture.press) this.stage.setAttribute("aria-label", inLanguage(this.world.words.press_here, lang));
   }
 }
