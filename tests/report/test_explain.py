@@ -21,7 +21,7 @@ from isotherm.report.draw import terminal as plot
 from isotherm.report.draw.axes import axes, make
 from isotherm.report.draw.plot_area import GLYPH
 from isotherm.report.draw.series import series
-from isotherm.report.explain import mathml, page, terminal
+from isotherm.report.explain import mathml, page, terminal, words
 from isotherm.report.explain.book import Book, Chapter, Missing
 from isotherm.report.markup import both, html, tag, typeset
 from tests.report import claims
@@ -155,6 +155,13 @@ def test_the_numbers_of_a_heat_map_stand_beside_its_boundary(shift):
         assert not [1 for at, up in boundary_of(drawn) if abs(at - x) < half and abs(up - y) < 7], text
 
 
+def test_a_power_of_ten_in_a_table_is_written_as_in_a_sentence():
+    number = Measured(Text("n", "n"), 6.711e7, low=-2.5e-16, high=0.125)
+    assert words.cell(number, "value") == "6.711·10⁷"
+    assert words.cell(number, "low") == "−2.5·10⁻¹⁶ … 0.1250"
+    assert words.cell(number, "predicted") == "–"
+
+
 def test_the_last_label_of_an_axis_does_not_run_into_the_one_before_it():
     xs = (2.0, 4.0, 16.0, 64.0, 256.0, 1024.0, 4096.0, 16384.0, 65536.0)
     line = Line(Text("line", "线"), xs, tuple(float(i) for i in range(9)))
@@ -267,7 +274,7 @@ def test_a_terminal_shows_every_part():
     assert "✖ refuted  (on record: confirmed)" in out
     assert "? failed" in out
     assert "? not run" in out
-    assert "3 errata in the documents" in out
+    assert "errata in the documents: 3" in out
     assert re.search(r"variance at d = 64\s+64.20\s+63.10 … 65.30\s+64\s+8\s+✔", out)
 
 
@@ -283,9 +290,9 @@ def test_a_closer_look_shows_every_curve_and_more_numbers():
     assert "Three readings side by side." in shown(claims.usual(), derive=True)
     many = claims.timed(measured=tuple(Measured(Text(f"number {i}", f"数 {i}"), float(i)) for i in range(30)))
     assert "number 19" in shown(claims.book(many), derive=True)
-    assert "… and 11 more numbers" in shown(claims.book(many), derive=True)
+    assert "… more numbers (11)" in shown(claims.book(many), derive=True)
     assert "number 19" not in shown(claims.book(many))
-    assert "… and 23 more numbers" in shown(claims.book(many))
+    assert "… more numbers (23)" in shown(claims.book(many))
 
 
 MATRIX = "<mi>J</mi><mo>=</mo><mo>(</mo><mtable>{}</mtable><mo>)</mo>".format(

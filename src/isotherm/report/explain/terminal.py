@@ -23,7 +23,7 @@ from isotherm.report.line_breaks import lines
 WIDEST = 96
 FEW, MANY = 8, 20
 """Numbers shown of each claim when all claims are, and when it was asked for by name."""
-_MORE = Text("… and {n} more numbers: --json or --out has all", "…… 另有 {n} 个数：见 --json 或 --out")
+_MORE = Text("… more numbers ({n}): --json or --out has all", "…… 另有 {n} 个数：见 --json 或 --out")
 _MORE_PICTURES = Text("… and {n} more pictures: --out has all", "…… 另有 {n} 幅图：见 --out")
 _SUMMARY = Text("Summary", "总览")
 
