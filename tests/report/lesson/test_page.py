@@ -550,6 +550,31 @@ def test_nothing_moves_while_the_page_comes_to_life(lesson, width):
     assert sum(page.evaluate("window.shifts")) == 0
 
 
+MOVED = """async (name) => {
+  const figure = document.querySelector(`[data-picture=${name}]`);
+  const top = (it) => it.getBoundingClientRect().top;
+  const places = new Set();
+  for (const slider of figure.querySelectorAll('.knobs input[type=range]')) {
+    const before = slider.value;
+    for (const part of [0, 0.7, 1, before / slider.max]) {
+      slider.value = Math.round(part * slider.max);
+      slider.dispatchEvent(new Event('input', { bubbles: true }));
+      for (let frame = 0; frame < 4; frame += 1) await new Promise((done) => requestAnimationFrame(done));
+      places.add(Math.round(top(figure.querySelector('figcaption')) - top(figure)));
+    }
+  }
+  return [...places];
+}"""
+
+
+@pytest.mark.parametrize(("width", "language"), [(1440, "en"), (360, "en"), (360, "zh")])
+def test_nothing_moves_while_a_control_moves(lesson, width, language):
+    page = lesson(f"#lang={language}", viewport={"width": width, "height": 900})
+    for name in ("gradients", "lengths"):  # whose sentences differ most
+        living(page, name)
+        assert len(page.evaluate(MOVED, name)) == 1, name
+
+
 TIMED = """async ([scope, key, values]) => {
   const slider = document.querySelector(`${scope} .knobs [data-key=${key}]`);
   const times = [];
