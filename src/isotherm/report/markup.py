@@ -15,7 +15,10 @@ _POWER = re.compile(
 )
 
 _PERCENT = re.compile(r"(?<=\d) %")
-_VALUE = re.compile(r"(?<=[A-Za-zα-ω]) = (?=[\d√−])")
+_VALUE = re.compile(r"(?<=[A-Za-zα-ω\d]) = (?=[\d√−])")
+_ROOT = '<span class="whole">/√</span>'
+_LOGARITHM = re.compile(r"(?<=\d) (?=ln\b)|(?<=\bln) (?=[A-Za-z0-9])")
+_LEFT = re.compile(r"(?<![\d.,])1 − ")
 
 
 class Html(str):
@@ -58,18 +61,21 @@ def both(text: Text, name: str = "span", **attributes: object) -> Html:
 
 
 def typeset(text: str) -> Html:
-    """d_k with its index below, d^2 and e^(−x) with the power above.
+    """d_k with its index below, d^2 and e^(−x) with the power above; no line ends within 1/√d.
 
     >>> typeset("d_k^0.5 < n")
     '<i>d</i><sub>k</sub><sup>0.5</sup> &lt; n'
     """
     low = _INDEX.sub(lambda it: f"<i>{it[1]}</i><sub>{it[2] or it[3]}</sub>", html(_bound(text)))
-    return Html(_POWER.sub(lambda it: f"<sup>{_power(it)}</sup>", low))
+    return Html(_POWER.sub(lambda it: f"<sup>{_power(it)}</sup>", low).replace("/√", _ROOT))
 
 
 def _bound(text: str) -> str:
-    """With spaces that do not break between a number and its sign, and between a quantity and its value."""
-    return text if isinstance(text, Html) else _VALUE.sub("\u00a0=\u00a0", _PERCENT.sub("\u00a0%", text))
+    """With spaces that do not break between a number and its sign, between a quantity and its value, in 1 − y and 2 ln n."""
+    if isinstance(text, Html):
+        return text
+    text = _LOGARITHM.sub("\u00a0", _LEFT.sub("1\u00a0−\u00a0", text))
+    return _VALUE.sub("\u00a0=\u00a0", _PERCENT.sub("\u00a0%", text))
 
 
 def drawn(text: str) -> Html:

@@ -137,7 +137,7 @@ def test_recorded_runs_stand_beside_the_small_one(sweep, tmp_path, monkeypatch):
     assert list(recorded.sweeps(tmp_path)) == [sweep]
     monkeypatch.setattr(contest, "sweeps", lambda: recorded.sweeps(tmp_path))
     record = run(WINS, **MOMENT)
-    lead = "recorded «scores over d»: nats by which additive leads dot product, unscaled, d_k = "
+    lead = "recorded «scores over d»: nats by which «additive» leads «dot product, unscaled», d_k = "
     assert value_of(record, f"{lead}16") == pytest.approx(0.1)
     assert value_of(record, f"{lead}512") == pytest.approx(1.3)
     (shown,) = [figure for figure in record.figures if figure.id == "wins-recorded-0"]
@@ -149,11 +149,12 @@ def test_recorded_runs_stand_beside_the_small_one(sweep, tmp_path, monkeypatch):
         "Loss minus that of additive at d_k = 16, 512: +0.10, +1.30 nats a token (dot product, unscaled)."
     )
     restored = run(RESTORES, **MOMENT)
-    against = "recorded «scores over d»: nats by which dot product, 1/√d_k leads dot product, unscaled, d_k = 512"
+    against = "recorded «scores over d»: nats by which «dot product, 1/√d_k» leads «dot product, unscaled», d_k = 512"
     assert value_of(restored, against) == pytest.approx(1.2)
     assert [line.en for line in (*record.recorded, *restored.recorded)] == [
-        f"Recorded at d_k = 512: {leads} dot product, unscaled by {by} nats a token («scores over d», Xavier's start)."
-        for leads, by in (("additive leads", "+1.30"), ("dot product, 1/√d_k leads", "+1.20"))
+        f"Recorded at d_k = 512: «{ahead}» leads «dot product, unscaled» by {by} nats a token "
+        "(«scores over d», Xavier's start)."
+        for ahead, by in (("additive", "+1.30"), ("dot product, 1/√d_k", "+1.20"))
     ]
 
 
@@ -183,7 +184,7 @@ def test_a_record_that_is_given_stands_beside_those_kept(sweep, tmp_path):
     assert len(record.recorded) == kept + 1
     assert f"(«scores over d, {path}», Xavier's start)" in record.recorded[-1].en
     assert f"（「各种打分，对齐任务，{path}」" in record.recorded[-1].zh
-    lead = f"recorded «scores over d, {path}»: nats by which additive leads dot product, unscaled, d_k = 512"
+    lead = f"recorded «scores over d, {path}»: nats by which «additive» leads «dot product, unscaled», d_k = 512"
     assert value_of(record, lead) == pytest.approx(1.3)
     assert record.figures[-1].id == f"wins-recorded-{kept}"
 

@@ -3,6 +3,7 @@ import { readFileSync } from "node:fs";
 
 const [folder] = process.argv.slice(2);
 const { PICTURES } = await import(`${folder}/index.js`);
+const { exactRow } = await import(`${folder}/expected.js`);
 const words = JSON.parse(readFileSync(new URL(`${folder}/words.json`)));
 const { states, finding } = JSON.parse(readFileSync(0, "utf-8"));
 
@@ -69,7 +70,7 @@ for (const [name, picture] of Object.entries(PICTURES)) {
       const say = sayIn(language);
       const { texts, bad, pressed } = drawn(picture, data, state, say, 640);
       const keep = language === 0 && states.indexOf(state) === 0;
-      results.push({ name, state, language, took, exponentials, described: picture.describe(data, state, say), table: picture.table(data, state, say), texts, bad, pressed, data: keep ? data : null });
+      results.push({ name, state, language, took, exponentials, described: picture.describe(data, state, say), table: picture.table(data, state, say), texts, bad, pressed, data: keep ? data : null, file: keep ? picture.table(data, state, say, exactRow).rows : null });
     }
     if (name === "finding") [0, 1].forEach((language) => { const say = sayIn(language); drawn(picture, picture.compute(state, {}), state, say, 320); picture.describe(null, state, say); picture.table(null, state, say); });
   }

@@ -48,7 +48,7 @@ def broken(path: str, value: Any) -> dict[str, Any]:
 
 BROKEN = {
     "schema": ("schema", "isotherm.explain/1", "drop_schema"),
-    "no schema": ("schema", ..., "drop_schema"),
+    "no schema": ("schema", ..., "drop_no_schema"),
     "no model": ("model", ..., "drop_missing"),
     "model is a list": ("model", [], "drop_object"),
     "name is a number": ("model.name", 7, "drop_text"),

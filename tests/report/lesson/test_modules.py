@@ -109,8 +109,8 @@ def pieces(sentence: str) -> list[str]:
     [
         ("{", 1, "drop_no_json"),
         ('{"schema": NaN}', 1, "drop_nan"),
-        ("[1, 2]", 1, "drop_object"),
-        ("null", 1, "drop_object"),
+        ("[1, 2]", 1, "drop_no_schema"),
+        ("null", 1, "drop_no_schema"),
         ("", 1, "drop_no_json"),
         ("[" * 100_000, 1, "drop_no_json"),
         ("{}", 100_000_000, "drop_large"),

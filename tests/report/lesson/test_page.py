@@ -285,7 +285,33 @@ def test_pictures_can_be_taken_away(lesson, tool, start):
     if tool == "save_svg":
         alone = content.decode()
         assert "class=" not in alone
+        assert ' viewBox="-16 -16 ' in alone
         assert re.search(r'<(path|rect|circle)[^>]* fill="(?!none)', alone)
+
+
+def test_a_table_that_is_taken_away_has_plain_spaces(lesson):
+    figure = living(lesson(), "finding")
+    with figure.page.expect_download() as download:
+        figure.locator("[data-tool=save_csv]").click()
+    content = download.value.path().read_text("utf-8-sig")
+    assert '"95 % interval, low"' in content
+    assert content.isprintable() or {it for it in content if not it.isprintable()} == {"\n"}
+
+
+def test_curves_that_coincide_are_told_apart_by_their_widths(lesson):
+    page = lesson()
+    living(page, "lengths")
+    widths = page.evaluate(
+        "['constant', 'clip', 'log', 'norm'].map(name => "
+        "parseFloat(getComputedStyle(document.querySelector(`.pic-way-${name}`)).strokeWidth))"
+    )
+    assert widths == sorted(set(widths), reverse=True)
+    living(page, "powers")
+    bold, plain = page.evaluate(
+        "['.curve.pic-bold', '.curve:not(.pic-bold)'].map(kind => "
+        "parseFloat(getComputedStyle(document.querySelector(`[data-picture=powers] ${kind}`)).strokeWidth))"
+    )
+    assert bold > plain
 
 
 def take(page, content, field="#report-file"):
@@ -315,16 +341,36 @@ def test_a_report_of_one_s_own_is_shown(lesson):
     said(page, "model", "gate 0.100")
 
 
-def test_a_report_can_be_dropped(lesson):
+DRAGGED = "text => { const data = new DataTransfer(); data.items.add(new File([text], 'r.json')); return data; }"
+
+
+@pytest.mark.parametrize("place", [".drop", ".stage"])
+def test_a_report_can_be_dropped_on_the_whole_picture(lesson, place):
     page = lesson(fresh=True)
     living(page, "model")
-    handle = page.evaluate_handle(
-        "text => { const data = new DataTransfer(); data.items.add(new File([text], 'r.json')); return data; }",
+    handle = page.evaluate_handle(DRAGGED, json.dumps(reports.report()))
+    page.dispatch_event(f"#step-model {place}", "dragover", {"dataTransfer": handle})
+    expect(page.locator("#step-model .drop")).to_have_class("drop over")
+    page.dispatch_event(f"#step-model {place}", "drop", {"dataTransfer": handle})
+    expect(page.locator("#step-model .told").first).to_contain_text("my-model")
+    expect(page.locator("#step-model .drop")).to_have_class("drop")
+    assert page.locator("#run .told").first.inner_text() == ""
+
+
+def test_a_file_dropped_beside_a_picture_does_not_take_the_page_away(lesson):
+    page = lesson()
+    stopped = page.evaluate(
+        f"text => {{ const dataTransfer = ({DRAGGED})(text); return ['dragover', 'drop'].map((name) => "
+        "!document.querySelector('h1').dispatchEvent("
+        "new DragEvent(name, { bubbles: true, cancelable: true, dataTransfer }))); }",
         json.dumps(reports.report()),
     )
-    page.dispatch_event("#step-model .drop", "dragover", {"dataTransfer": handle})
-    page.dispatch_event("#step-model .drop", "drop", {"dataTransfer": handle})
-    expect(page.locator("#step-model .told").first).to_contain_text("my-model")
+    assert stopped == [True, True]
+    assert page.locator("#step-model .told").first.inner_text() == ""
+    assert page.evaluate(  # words dragged into a field are none of its business
+        "document.querySelector('input.value').dispatchEvent(new DragEvent('drop', "
+        "{ bubbles: true, cancelable: true, dataTransfer: new DataTransfer() }))"
+    )
 
 
 def test_the_curve_is_dragged_by_pointer_and_keyboard(lesson):
@@ -376,7 +422,7 @@ def test_a_run_of_one_s_own_is_shown_in_both_languages(lesson):
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (b"<script>alert(1)</script>", "not JSON"),
+        (b"<script>alert(1)</script>", "isotherm export RUN --json"),
         (runs.broken("readings.0.values.gate", [0.5, runs.ATTACK, 1]), "readings[0].values.gate[1]"),
         (reports.report(), "step 7"),
     ],
@@ -408,7 +454,8 @@ HOSTILE = {
     "NaN": (json.dumps(reports.broken("layers.0.curve.gate.1", float("nan"))).encode(), "NaN"),
     "text for a number": (reports.broken("layers.0.curve.gate.1", reports.ATTACK), "layers[0].curve.gate[1]"),
     "another schema": (reports.broken("schema", reports.ATTACK), "isotherm.check/1"),
-    "prototype": (b'{"__proto__": {"schema": "isotherm.check/1"}, "constructor": 1}', "isotherm.check/1"),
+    "prototype": (b'{"__proto__": {"schema": "isotherm.check/1"}, "constructor": 1}', "names no schema"),
+    "no object": (b"null", "names no schema"),
 }
 
 
@@ -503,6 +550,31 @@ def test_nothing_moves_while_the_page_comes_to_life(lesson, width):
     assert sum(page.evaluate("window.shifts")) == 0
 
 
+MOVED = """async (name) => {
+  const figure = document.querySelector(`[data-picture=${name}]`);
+  const top = (it) => it.getBoundingClientRect().top;
+  const places = new Set();
+  for (const slider of figure.querySelectorAll('.knobs input[type=range]')) {
+    const before = slider.value;
+    for (const part of [0, 0.7, 1, before / slider.max]) {
+      slider.value = Math.round(part * slider.max);
+      slider.dispatchEvent(new Event('input', { bubbles: true }));
+      for (let frame = 0; frame < 4; frame += 1) await new Promise((done) => requestAnimationFrame(done));
+      places.add(Math.round(top(figure.querySelector('figcaption')) - top(figure)));
+    }
+  }
+  return [...places];
+}"""
+
+
+@pytest.mark.parametrize(("width", "language"), [(1440, "en"), (360, "en"), (360, "zh")])
+def test_nothing_moves_while_a_control_moves(lesson, width, language):
+    page = lesson(f"#lang={language}", viewport={"width": width, "height": 900})
+    for name in ("gradients", "lengths"):  # whose sentences differ most
+        living(page, name)
+        assert len(page.evaluate(MOVED, name)) == 1, name
+
+
 TIMED = """async ([scope, key, values]) => {
   const slider = document.querySelector(`${scope} .knobs [data-key=${key}]`);
   const times = [];
@@ -577,6 +649,67 @@ def test_wide_screens_scroll_one_way(lesson):
         assert page.evaluate("document.documentElement.scrollWidth") <= width
 
 
+def test_large_text_is_large_in_pictures_too(lesson):
+    page = lesson(viewport={"width": 3840, "height": 1000})
+    figure = living(page, "play_phase")
+    root = page.evaluate("parseFloat(getComputedStyle(document.documentElement).fontSize)")
+    assert root > 16
+    scale = page.evaluate("document.querySelector('[data-picture=play_phase] .stage text').getScreenCTM().a")
+    assert scale == pytest.approx(root / 16, rel=0.01)
+    before = drawn(page, "play_phase")
+    box = figure.locator(".stage").bounding_box()
+    figure.locator(".stage").click(position={"x": 0.9 * box["width"], "y": 0.3 * box["height"]})
+    redrawn(page, "play_phase", before)
+    box, ring = (figure.locator(it).bounding_box() for it in (".stage", ".pic-here"))
+    assert ring["x"] + ring["width"] / 2 - box["x"] == pytest.approx(0.9 * box["width"], abs=3)
+    assert ring["y"] + ring["height"] / 2 - box["y"] == pytest.approx(0.3 * box["height"], abs=3)
+
+
+def test_the_language_in_use_shows_in_forced_colours(lesson):
+    page = lesson(fresh=True, forced_colors="active")
+    chosen, other = (
+        page.evaluate(f"getComputedStyle(document.getElementById('lang-{code}')).backgroundColor")
+        for code in ("en", "zh")
+    )
+    assert chosen != other
+
+
+UNNAMED = """[...document.querySelectorAll('main :is(input, select, button, summary)')].filter(it => {
+  const names = [it.getAttribute('aria-label'), it.textContent, ...[...it.labels || []].map(label => label.textContent)];
+  const empty = it.matches('select') && [...it.options].some(option => !option.textContent);
+  return it.checkVisibility() && (empty || !names.some(name => name?.trim()));
+}).map(it => it.outerHTML)"""
+
+
+def test_every_control_has_its_name_before_its_picture_is_drawn(lesson):
+    page = lesson(fresh=True)
+    assert page.locator("[data-picture=play_rules] .said").text_content() == ""
+    assert page.evaluate(UNNAMED) == []
+    page.locator("#lang-zh").click()
+    assert page.evaluate(UNNAMED) == []
+    assert page.locator("#board input.value[data-key=n]").get_attribute("aria-label") == "键数 n"
+
+
+def test_words_are_explained_in_every_step(lesson):
+    page = lesson()
+    steps = page.eval_on_selector_all(".step", "all => all.map(it => it.querySelectorAll('button.term').length)")
+    assert min(steps[1:]) >= 1
+
+
+def test_a_word_is_explained_by_a_tap(lesson):
+    page = lesson(viewport={"width": 360, "height": 780}, has_touch=True, is_mobile=True)
+    term = page.locator("main button.term:visible").first
+    term.scroll_into_view_if_needed()
+    term.tap()
+    meaning = page.locator(f"#{term.get_attribute('popovertarget')}")
+    expect(meaning).to_be_visible()
+    box = meaning.bounding_box()
+    assert box["x"] >= 0
+    assert box["x"] + box["width"] <= 360
+    page.touchscreen.tap(5, 5)
+    expect(meaning).not_to_be_visible()
+
+
 def test_the_keyboard_reaches_every_control_in_order(lesson):
     page = lesson()
     figure = living(page, "dots")
@@ -601,6 +734,19 @@ def test_what_a_picture_shows_is_announced_after_a_pause(lesson):
     )
     assert page.locator("#announcer").get_attribute("aria-live") == "polite"
     assert slider.get_attribute("aria-valuetext") == figure.locator("input.value[data-key=d]").input_value()
+
+
+@pytest.mark.parametrize("width", [390, 1280])
+def test_what_is_compared_stands_side_by_side(lesson, width):
+    page = lesson(viewport={"width": width, "height": 900})
+    living(page, "jacobian")
+    places = page.eval_on_selector_all(
+        "[data-picture=jacobian] .pic-cell",
+        "all => all.map(it => ['x', 'y', 'width'].map(name => Number(it.getAttribute(name))))",
+    )
+    (left, top, size), (next_left, next_top, next_size) = places
+    assert size == next_size
+    assert top == next_top if width > 600 else left == next_left
 
 
 def test_the_contents_lead_to_every_step(lesson):

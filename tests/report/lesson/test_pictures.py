@@ -1,6 +1,7 @@
 """The lesson's pictures: what they compute is the library's, what they say is complete, and their text never collides."""
 
 import json
+import re
 import subprocess
 from collections.abc import Callable, Iterator
 from functools import cache
@@ -102,6 +103,23 @@ def test_a_move_of_a_control_takes_less_than_50_ms():
         if it["took"] >= 50 * max(1, it["exponentials"] / 12)
     ]
     assert slow == []
+
+
+def test_a_line_breaks_at_spaces_but_not_at_those_that_bind():
+    labels = (FOLDER / "labels.js").as_uri()
+    text = "y(1\u00a0−\u00a0y) = 0.941 × (1\u00a0−\u00a00.941)，对角线"
+    script = f'import {{ wrapped }} from "{labels}"; console.log(JSON.stringify(wrapped({json.dumps(text)}, 60)));'
+    lines = json.loads(_module(script))
+    assert "".join(lines).replace(" ", "") == text.replace(" ", "")
+    assert [line for line in lines if re.search(r"(^|[^.\d])1$|−$|^−|\u00a0$", line)] == []
+    assert len(lines) > 3
+
+
+def test_the_sentence_says_the_trained_scale_once():
+    found = [it["described"] for it in looked_at()["results"] if it["name"] == "finding"]
+    assert [text for text in found if text.count("As trained") != 1 and text.count("原") != 1] == []
+    assert found[0].startswith("As trained,")
+    assert any(text.startswith("With q·k multiplied by 16") for text in found)
 
 
 def test_presses_give_a_state():
@@ -249,6 +267,22 @@ def test_powers_lengths_phases_and_rules_are_drawn_from_theory():
     gate = theory.gaussian_row(16, 1.0).jacobian_trace
     assert cell["gate"] == pytest.approx(gate, abs=1e-3)
     assert [point["gate"] for point in rule["overD"]] == pytest.approx([gate] * 9, abs=1e-3)
+
+
+def test_a_file_has_every_digit_of_the_theory():
+    files = {it["name"]: it["file"] for it in looked_at()["results"] if it["file"] is not None}
+    for way, n, spread, entropy, gate, frozen in files["lengths"][::7]:
+        row = theory.gaussian_row(n, spread)
+        assert [entropy, gate] == pytest.approx([row.entropy, row.jacobian_trace], rel=1e-9), (way, n)
+        assert frozen == pytest.approx(theory.freezing_threshold(n), rel=1e-12)
+    for d, n, spread, gate in files["play_phase"][::11]:
+        assert gate == pytest.approx(theory.gaussian_row(n, spread).jacobian_trace, rel=1e-9), (d, n)
+    for p, d, spread, _, entropy, _ in files["powers"][::5]:
+        assert entropy == pytest.approx(theory.gaussian_row(16, spread).entropy / log(16), rel=1e-9), (p, d)
+    rows = {(rule, d, n): (entropy, gate) for rule, d, n, entropy, gate in files["play_rules"]}
+    for d in (4, 1024):
+        row = theory.gaussian_row(16, sqrt(d))
+        assert rows["none", d, 16] == pytest.approx((row.entropy / log(16), row.jacobian_trace), rel=1e-9)
 
 
 def test_a_norm_undoes_growth_and_a_clip_bounds_it():

@@ -1,24 +1,28 @@
 """Heat maps as SVG: a cell for each pair, dark where the softmax is frozen, with the predicted boundary over them."""
 
+from collections.abc import Sequence
 from itertools import pairwise
+from math import hypot
 
 from isotherm.language import Language
 from isotherm.record import Heatmap
 from isotherm.report import digits
 from isotherm.report.draw import palette
 from isotherm.report.draw.axes import Axis, boundary, label, make, value_axis
-from isotherm.report.draw.plot_area import BOTTOM, GLYPH, TOP, PlotArea, said, thinned, titles, word
+from isotherm.report.draw.plot_area import BOTTOM, GLYPH, TOP, PlotArea, Point, said, thinned, titles, word
 from isotherm.report.draw.plot_area import WIDTH as NARROW
 from isotherm.report.markup import Html, join, tag
 
 WIDTH = 760
 """The width of a picture that stands alone."""
-ROW, LEAST, MOST = 34, 140, 430
+ROW, LEAST, MOST = 34, 220, 430
 """The height of a row of cells, as long as all rows together stay between these."""
 BAR = 84
 """Room for the colour bar on the right."""
 FINE = 40
 """Points looked at between two points of the boundary."""
+HALF = 11
+"""Half the height of a cell's number, with room for the boundary beside it."""
 DIGIT = 8.6
 """Room for a digit of a cell's number, which may fill the cell."""
 NAMED = 160
@@ -65,7 +69,7 @@ def _cells(heatmap: Heatmap, area: PlotArea, values: Axis, *, words: bool = True
     wide, tall = _cell_size(heatmap, area)
     longest = max(len(digits.number(value, 2)) for row in heatmap.values for value in row)
     named = words and len(heatmap.xs) * len(heatmap.ys) <= NAMED and longest * DIGIT < wide
-    crossed = _crossed(heatmap)
+    line = _finely(heatmap, area)
     parts = []
     for i, row in enumerate(heatmap.values):
         for j, value in enumerate(row):
@@ -74,23 +78,36 @@ def _cells(heatmap: Heatmap, area: PlotArea, values: Axis, *, words: bool = True
             colour = "none" if part is None else palette.ramp_colour(part)
             title = f"{label(heatmap.xs[j])}, {label(heatmap.ys[i])}: {digits.number(value)}"
             parts.append(_rect((x, y, wide + 0.4, tall + 0.4), colour, tag("title", title) if words else None))
-            if named and part is not None and (i, j) not in crossed:
+            said = digits.number(value, 2)
+            middle = _beside(line, (x, y, wide, tall), len(said) * DIGIT / 2) if named and part is not None else None
+            if middle is not None:
                 ink = "cell-dark" if palette.ink_on(colour) == palette.ON_PALE else "cell-light"
-                parts.append(word(digits.number(value, 2), x + wide / 2, y + tall / 2 + 4, "middle", ink))
+                parts.append(word(said, middle[0], middle[1] + 4, "middle", ink))
     return join(*parts)
 
 
-def _crossed(heatmap: Heatmap) -> set[tuple[int, int]]:
-    """The cells, as row and column, whose number the boundary would run through."""
-    points = boundary(heatmap)
-    found = set()
-    for (column, row), (next_column, next_row) in pairwise(points):
-        for step in range(FINE + 1):
-            part = step / FINE
-            x, y = column + part * (next_column - column), row + part * (next_row - row)
-            if abs(x - round(x)) < 0.45 and abs(y - round(y)) < 0.35:
-                found.add((round(y), round(x)))
-    return found
+def _finely(heatmap: Heatmap, area: PlotArea) -> list[Point]:
+    """The boundary as points that lie close together."""
+    wide, tall = _cell_size(heatmap, area)
+    steps = [step / FINE for step in range(FINE + 1)]
+    return [
+        (area.left + (column + part * (to - column) + 0.5) * wide, area.bottom - (row + part * (up - row) + 0.5) * tall)
+        for (column, row), (to, up) in pairwise(boundary(heatmap))
+        for part in steps
+    ]
+
+
+def _beside(line: Sequence[Point], cell: tuple[float, float, float, float], half: float) -> Point | None:
+    """The place in a cell nearest to its middle where a number this wide keeps clear of the boundary; None without one."""
+    x, y, wide, tall = cell
+    near = [(at, up) for at, up in line if x - half < at < x + wide + half and y - HALF < up < y + tall + HALF]
+    across = [x + wide / 2, x + half + 2, x + wide - half - 2]
+    upward = [y + tall / 2, y + HALF + 1, y + tall - HALF - 1]
+    places = sorted(
+        ((at, up) for at in across for up in upward), key=lambda it: hypot(it[0] - across[0], it[1] - upward[0])
+    )
+    clear = (it for it in places if all(abs(at - it[0]) >= half + 3 or abs(up - it[1]) >= HALF for at, up in near))
+    return next(clear, None)
 
 
 def _rect(place: tuple[float, float, float, float], colour: str, title: Html | None = None) -> Html:

@@ -4,6 +4,7 @@ Inside a page a drawing has both languages, and the page shows one; a file has o
 """
 
 from collections.abc import Sequence
+from math import inf
 
 from rich.cells import cell_len
 
@@ -110,11 +111,16 @@ def titles(area: PlotArea, x: Text, y: Text, language: Language | None) -> Html:
     )
 
 
-def thinned(ticks: Sequence[tuple[float, str]]) -> list[tuple[float, str]]:
-    """The ticks whose labels do not run into one another."""
+def within(place: float, label: str, width: float) -> float:
+    """Where the middle of a tick's label stands: at its tick, or as far left of it as the drawing asks."""
+    return min(place, width - len(label) * GLYPH / 2 - 2)
+
+
+def thinned(ticks: Sequence[tuple[float, str]], width: float = inf) -> list[tuple[float, str]]:
+    """The ticks whose labels, kept within this width, do not run into one another."""
     kept: list[tuple[float, str]] = []
     for place, label in sorted(ticks):
-        if not kept or place - kept[-1][0] > (len(label) + len(kept[-1][1])) / 2 * GLYPH + 5:
+        if not kept or within(place, label, width) - kept[-1][0] > (len(label) + len(kept[-1][1])) / 2 * GLYPH + 5:
             kept.append((place, label))
     return kept
 

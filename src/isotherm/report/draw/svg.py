@@ -9,7 +9,6 @@ from isotherm.report import digits
 from isotherm.report.draw import bars, heatmap
 from isotherm.report.draw.axes import axes
 from isotherm.report.draw.plot_area import (
-    GLYPH,
     HEIGHT,
     WIDTH,
     PlotArea,
@@ -21,6 +20,7 @@ from isotherm.report.draw.plot_area import (
     said,
     thinned,
     titles,
+    within,
     word,
 )
 from isotherm.report.draw.series import Series, legend, series
@@ -83,7 +83,7 @@ def _body(figure: Figure, area: PlotArea, language: Language | None) -> Html:
         places = {id(look): ASIDE * (number - (len(alone) - 1) / 2) for number, look in enumerate(alone)}
         marks = join(*(_curve(look, area, places.get(id(look), 0.0)) for look in measured_first))
         ticks = [(place, area.across.label(tick)) for tick in area.across.ticks if (place := area.x(tick)) is not None]
-    return join(_grid(area, thinned(ticks)), titles(area, figure.x, figure.y, language), marks)
+    return join(_grid(area, thinned(ticks, area.width)), titles(area, figure.x, figure.y, language), marks)
 
 
 def _grid(area: PlotArea, ticks: Sequence[tuple[float, str]]) -> Html:
@@ -95,7 +95,7 @@ def _grid(area: PlotArea, ticks: Sequence[tuple[float, str]]) -> Html:
             parts.append(word(area.upward.label(tick), area.left - 6, y + 4, "end"))
     for x, label in ticks:
         parts.append(tag("path", d=f"M{fixed(x)} {fixed(area.bottom)}v4", class_="frame"))
-        parts.append(word(label, min(x, area.width - len(label) * GLYPH / 2 - 2), area.bottom + 18, "middle"))
+        parts.append(word(label, within(x, label, area.width), area.bottom + 18, "middle"))
     base = f"M{fixed(area.left)} {fixed(area.bottom)}H{fixed(area.right)}"
     return join(*parts, tag("path", d=base, class_="frame"))
 

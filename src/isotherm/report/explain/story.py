@@ -76,8 +76,8 @@ class _Page:
             self.said(told.question, "p", class_="asked"),
             tag("div", _formula(told.formula), self.said(told.formula.sentence, "p"), class_="attention"),
             answers,
-            tag("section", tag("h2", both(words.BEFORE_AFTER)), *self._before_after(), class_="before-after"),
             tag("section", tag("h2", both(words.WORKED)), *self._worked(told.row), class_="worked"),
+            tag("section", tag("h2", both(words.BEFORE_AFTER)), *self._before_after(), class_="before-after"),
         )
 
     def _worked(self, row: Worked) -> tuple[Html, ...]:

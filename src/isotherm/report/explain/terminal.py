@@ -18,11 +18,12 @@ from isotherm.report.draw import terminal as drawing
 from isotherm.report.explain import mathml, words
 from isotherm.report.explain.book import Book, drawings, numbers
 from isotherm.report.layout import indented, table
+from isotherm.report.line_breaks import lines
 
 WIDEST = 96
 FEW, MANY = 8, 20
 """Numbers shown of each claim when all claims are, and when it was asked for by name."""
-_MORE = Text("… and {n} more numbers: --json or --out has all", "…… 另有 {n} 个数：见 --json 或 --out")
+_MORE = Text("… more numbers ({n}): --json or --out has all", "…… 另有 {n} 个数：见 --json 或 --out")
 _MORE_PICTURES = Text("… and {n} more pictures: --out has all", "…… 另有 {n} 幅图：见 --out")
 _SUMMARY = Text("Summary", "总览")
 
@@ -96,7 +97,7 @@ def _derivation(record: ClaimRecord, console: Console, language: Language) -> No
     console.print()
     _paragraph(console, Styled(words.DERIVATION.to(language), style="dim"))
     for number, step in enumerate(record.steps, 1):
-        _paragraph(console, Styled(f"{number}. {_plain(step.sentence, language)}"))
+        _paragraph(console, Styled(f"{number}. {_plain(step.sentence, language)}"), hang=3)
         for line in mathml.to_lines(step.math) if step.math else ():
             _paragraph(console, Styled(printable(line, 400), style="italic"), by=5)
 
@@ -199,5 +200,7 @@ def _plain(text: Text, language: Language) -> str:
     return printable(text.to(language), 1200)
 
 
-def _paragraph(console: Console, line: Styled, by: int = 2) -> None:
-    indented(console, line, by, min(console.width, WIDEST))
+def _paragraph(console: Console, paragraph: Styled, by: int = 2, hang: int = 0) -> None:
+    """A paragraph `by` columns from the left; its second and later lines `hang` further."""
+    for number, line in enumerate(lines(paragraph, min(console.width, WIDEST) - by, hang)):
+        indented(console, line, by + hang if number else by)

@@ -37,7 +37,7 @@ IN_DOCUMENT: Final = SOURCES["document"]
 HOLDS: Final = Text("holds", "成立")
 YES: Final = Text("yes", "是")
 NO: Final = Text("no", "否")
-MORE_NUMBERS: Final = Text("{n} more numbers", "另外 {n} 个数")
+MORE_NUMBERS: Final = Text("More numbers ({n})", "另外 {n} 个数")
 TIMES: Final = Text(
     "Wall-clock times are of this run and machine; no seed fixes them.",
     "用时属于这次运行和这台机器，种子无法固定它们。",
@@ -72,7 +72,7 @@ PARAMETERS: Final = Text("parameters", "参数")
 SEED: Final = Text("seed", "种子")
 CODE: Final = Text("code", "代码")
 SECONDS: Final = Text("seconds", "秒")
-ERRATA_COUNT: Final = Text("{n} errata in the documents", "文档勘误 {n} 处")
+ERRATA_COUNT: Final = Text("errata in the documents: {n}", "文档勘误 {n} 处")
 SIDES: Final = Text("Side chapters", "旁支")
 GLOSSARY: Final = Text("Words", "词汇")
 FREE_PLAY: Final = Text("Free play", "自由尝试")
@@ -88,6 +88,7 @@ WORKED: Final = Text("One row, worked out", "算一行看看")
 BEFORE_AFTER: Final = Text("A real model, before and after", "真实模型：缩放改变前后")
 SUPPORTED: Final = Text("What was measured", "实测结果")
 PREDICT: Final = Text("Predict, then see", "先猜，再看")
+_RAISED: Final = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 NO_RECORD: Final = Text("Without a record", "没有记录的论断")
 
 
@@ -95,8 +96,14 @@ def interval(measured: Measured) -> str:
     """«low … high», or a dash."""
     if measured.low is None or measured.high is None:
         return digits.NOTHING
-    low, high = (digits.number(end, _shown(measured)) for end in (measured.low, measured.high))
+    low, high = (_number(end, measured) for end in (measured.low, measured.high))
     return f"{low} … {high}"
+
+
+def _number(value: float | None, measured: Measured) -> str:
+    """A number with its power of ten as the sentences write it: 2.8·10⁻⁸."""
+    mantissa, _, power = digits.number(value, _shown(measured)).partition("e")
+    return f"{mantissa}·10{power.translate(_RAISED)}" if power else mantissa
 
 
 def _shown(measured: Measured) -> int:
@@ -112,7 +119,7 @@ def columns(measured: Sequence[Measured]) -> dict[str, Text]:
 
 def cell(measured: Measured, field: str) -> str:
     """One cell of such a table; the field `low` stands for the whole interval."""
-    return interval(measured) if field == "low" else digits.number(getattr(measured, field), _shown(measured))
+    return interval(measured) if field == "low" else _number(getattr(measured, field), measured)
 
 
 def place(document: str, line: str) -> Text:

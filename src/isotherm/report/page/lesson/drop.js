@@ -16,8 +16,8 @@ export class Refusal extends Error {
 // The report in a file.
 export const readReport = async (file) => reportOf(await readJson(file));
 
-// What a file holds, which is not read where it is too large.
-export async function readJson(file) {
+// What a file holds, which is not read where it is too large; `noJson` says what to do about one that is not JSON.
+export async function readJson(file, noJson = "drop_no_json") {
   if (file.size > MOST_BYTES) throw new Refusal("drop_large", { size: Math.ceil(file.size / 1e6), most: MOST_BYTES / 1e6 });
   let text;
   try {
@@ -25,14 +25,14 @@ export async function readJson(file) {
   } catch {
     throw new Refusal("drop_unreadable");
   }
-  return parsed(text);
+  return parsed(text, noJson);
 }
 
-function parsed(text) {
+function parsed(text, noJson) {
   try {
     return JSON.parse(text);
   } catch {
-    throw new Refusal(/\b(NaN|Infinity)\b/.test(text) ? "drop_nan" : "drop_no_json");
+    throw new Refusal(/\b(NaN|Infinity)\b/.test(text) ? "drop_nan" : noJson);
   }
 }
 
@@ -48,9 +48,9 @@ export function reportOf(plain) {
 
 // An object that says it is of this schema. A file of the other one is told where it belongs.
 export function ofSchema(plain, expected) {
-  const whole = objectAt(plain, "$");
-  const schema = Object.hasOwn(plain, "schema") ? plain.schema : undefined;
-  if (schema === expected) return whole;
+  const schema = plain !== null && Object.hasOwn(plain, "schema") ? plain.schema : undefined;
+  if (schema === undefined) throw new Refusal("drop_no_schema");
+  if (schema === expected) return objectAt(plain, "$");
   if (schema === WATCH_SCHEMA) throw new Refusal("drop_is_run");
   if (schema === CHECK_SCHEMA) throw new Refusal("drop_is_report");
   throw new Refusal(expected === WATCH_SCHEMA ? "drop_run_schema" : "drop_schema", { found: printedFound(schema), expected });

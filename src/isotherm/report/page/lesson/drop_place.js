@@ -1,4 +1,5 @@
-// A place to drop a file on, or to choose one. What the file holds is handed on, or its refusal is said.
+// A place to drop a file on, or to choose one. What the file holds is handed on, or its refusal is said. The whole picture takes the
+// file; dropped beside it, a file does nothing: by itself a browser would leave the page for it.
 import { Refusal } from "./drop.js";
 import { bilingual, element } from "./elements.js";
 
@@ -24,9 +25,19 @@ export function dropPlace({ id, here, read, taken }, words) {
   };
   const input = element("input", { type: "file", id, class: "unseen", accept: ".json,application/json", onchange: () => { if (input.files[0]) take(input.files[0]); input.value = ""; } });
   const place = element("div", { class: "drop" }, element("span", {}, bilingual(words[here])), input, element("label", { for: id }, bilingual(words.choose_file)));
-  const over = (on) => (event) => { event.preventDefault(); place.classList.toggle("over", on); };
-  place.addEventListener("dragover", over(true));
-  place.addEventListener("dragleave", over(false));
-  place.addEventListener("drop", (event) => { over(false)(event); if (event.dataTransfer?.files[0]) take(event.dataTransfer.files[0]); });
+  const inside = (event) => (place.closest("figure") || place).contains(event.target);
+  const followed = (name, then) => document.addEventListener(name, (event) => { if (event.dataTransfer?.types.includes("Files")) then(event); });
+  followed("dragover", (event) => {
+    place.classList.toggle("over", inside(event));
+    if (inside(event)) event.dataTransfer.dropEffect = "copy";
+    else if (!event.defaultPrevented) event.dataTransfer.dropEffect = "none";
+    event.preventDefault();
+  });
+  followed("dragleave", () => place.classList.remove("over"));
+  followed("drop", (event) => {
+    event.preventDefault();
+    place.classList.remove("over");
+    if (inside(event) && event.dataTransfer.files[0]) take(event.dataTransfer.files[0]);
+  });
   return [place, told];
 }

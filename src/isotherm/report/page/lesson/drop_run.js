@@ -7,7 +7,7 @@ const RUN_LIMITS = { layers: 1024, heads: 4096, readings: 100000, events: 100000
 // Which end of a statistic is the worst.
 export const WORST = { max_logit: Math.max, entropy: Math.min, gate: Math.min, logit_std: Math.max, saturated: Math.max };
 
-export const readRun = async (file) => runOf(await readJson(file));
+export const readRun = async (file) => runOf(await readJson(file, "drop_run_no_json"));
 
 export function runOf(plain) {
   const whole = ofSchema(plain, WATCH_SCHEMA);

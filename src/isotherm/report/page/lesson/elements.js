@@ -25,8 +25,12 @@ export function bilingual([english, chinese]) {
   return [element("span", { lang: "en" }, english), element("span", { lang: "zh-CN" }, chinese)];
 }
 
-// A number stays on the line of its sign, its unit and its name.
-const bound = (text) => text.replace(/(?<=\d) (?=%)/g, "\u00a0").replace(/ = (?=[\d−])/g, "\u00a0=\u00a0");
+// A number stays on the line of its sign, its unit and its name, and 1 − y on one line.
+const bound = (text) => text.replace(/(?<=\d) (?=%)/g, "\u00a0").replace(/ = (?=[\d−])/g, "\u00a0=\u00a0")
+  .replace(/(?<![\d.,])1 − /g, "1\u00a0−\u00a0");
+
+// A sentence with each 1/√d on one line: what binds letters without a space between them is an element.
+export const unbroken = (sentence) => sentence.split(/(\/√)/).map((part) => (part === "/√" ? element("span", { class: "whole" }, part) : part));
 
 export const inLanguage = (pair, lang) => pair[lang === "zh" ? 1 : 0];
 

@@ -1,6 +1,7 @@
 // Files made in the page from what it shows: nothing leaves it.
 import { element, svgElement } from "./elements.js";
 
+const MARGIN = 16;
 const LOOKS = [
   "fill", "fill-opacity", "stroke", "stroke-width", "stroke-dasharray", "stroke-opacity", "stroke-linecap", "stroke-linejoin", "opacity",
   "font-family", "font-size", "font-style", "font-weight", "text-anchor", "dominant-baseline", "paint-order", "visibility", "display",
@@ -16,19 +17,20 @@ export function saveFile(content, type, name) {
   setTimeout(() => URL.revokeObjectURL(url), 10000);
 }
 
-// A spreadsheet would run a field that begins like a formula: those of text get an apostrophe.
+// A spreadsheet would run a field that begins like a formula: those of text get an apostrophe. Spaces that bind become plain ones.
 export function csvField(value) {
   if (value === null || value === undefined) return "";
   if (typeof value === "number") return String(value);
-  const text = /^[=+\-@\t\r]/.test(value) ? `'${value}` : String(value);
+  const plain = String(value).replace(/\u00a0/g, " ");
+  const text = /^[=+\-@\t\r]/.test(plain) ? `'${plain}` : plain;
   return /[",\n\r]/.test(text) ? `"${text.replace(/"/g, '""')}"` : text;
 }
 
 export const csvText = ({ heads, rows }) => [heads, ...rows].map((row) => `${row.map(csvField).join(",")}\r\n`).join("");
 
-// A drawing that stands alone: the page's style sheet is written into it, element by element.
+// A drawing that stands alone, with a margin: the page's style sheet is written into it, element by element.
 export function standaloneSvg(drawing, title) {
-  const { width, height } = drawing.getBoundingClientRect();
+  const { width, height } = drawing.viewBox.baseVal;
   const copy = drawing.cloneNode(true);
   const [shown, copied] = [drawing, copy].map((root) => [root, ...root.querySelectorAll("*")]);
   shown.forEach((node, i) => {
@@ -37,9 +39,11 @@ export function standaloneSvg(drawing, title) {
     for (const name of ["class", "style", "role", "aria-labelledby", "aria-describedby"]) copied[i].removeAttribute(name);
   });
   copy.setAttribute("xmlns", "http://www.w3.org/2000/svg");
-  for (const [name, value] of Object.entries({ width, height, viewBox: `0 0 ${width} ${height}` })) copy.setAttribute(name, value);
+  const [wide, high] = [width, height].map((length) => length + 2 * MARGIN);
+  const room = { width: wide, height: high, viewBox: `${-MARGIN} ${-MARGIN} ${wide} ${high}` };
+  for (const [name, value] of Object.entries(room)) copy.setAttribute(name, value);
   const paper = getComputedStyle(document.documentElement).getPropertyValue("--paper").trim() || "#fff";
-  copy.prepend(svgElement("title", {}, title), svgElement("rect", { width, height, fill: paper }));
+  copy.prepend(svgElement("title", {}, title), svgElement("rect", { x: -MARGIN, y: -MARGIN, width: wide, height: high, fill: paper }));
   return new XMLSerializer().serializeToString(copy);
 }
 

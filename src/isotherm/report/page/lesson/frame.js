@@ -1,11 +1,15 @@
 // A frame around a picture: its room, its controls, its sentence, its table, and its buttons.
-import { bilingual, element, inLanguage, svgElement } from "./elements.js";
+import { bilingual, element, inLanguage, svgElement, unbroken } from "./elements.js";
 import { copyText, csvText, saveFile, savePicture, standaloneSvg } from "./exports.js";
 import { control } from "./controls.js";
+import { exactRow } from "./pictures/expected.js";
 import { shown } from "./pictures/numbers.js";
 
 const SHOWN_ROWS = 200;
 const KEY_STEPS = 48;
+
+// How much larger the page's text is than a picture's: on a very wide screen, or for a reader who wants large text.
+const textScale = () => Math.max(parseFloat(getComputedStyle(document.documentElement).fontSize) / 16, 1);
 
 // Mount `picture` into a <figure> that holds its caption. `world` is what all frames share: store, lesson, words, say, painter, announce.
 export class Frame {
@@ -36,7 +40,7 @@ export class Frame {
   paint() {
     const { store, lesson, say } = this.world;
     const { state } = store;
-    const [width, height] = [this.stage.clientWidth, this.stage.clientHeight];
+    const [width, height] = [this.stage.clientWidth, this.stage.clientHeight].map((length) => length / textScale());
     for (const it of this.controls) it.show(state);
     if (width < 1 || height < 1) return;
     this.data = this.picture.compute(state, lesson);
@@ -45,7 +49,7 @@ export class Frame {
     this.root.setAttribute("viewBox", `0 0 ${width} ${height}`);
     this.picture.draw(this.drawing, this.data, state, say);
     const said = this.picture.describe(this.data, state, say);
-    if (this.sentence.textContent !== said) this.sentence.textContent = said;
+    if (this.sentence.textContent !== said) this.sentence.replaceChildren(...unbroken(said));
     if (this.node.contains(document.activeElement)) this.world.announce(said);
     if (this.cursor && document.activeElement === this.stage) this.root.append(svgElement("circle", { class: "pressed", cx: this.cursor[0] * width, cy: this.cursor[1] * height, r: 9 }));
     if (this.details.open) this.fillTable();
@@ -78,7 +82,7 @@ export class Frame {
     const title = () => this.node.querySelector("figcaption")?.textContent.trim() || file;
     const button = (key, onclick) => element("button", { type: "button", "data-tool": key, onclick }, this.word(key));
     const told = element("span", { class: "told", role: "status" });
-    const table = () => this.picture.table(this.data, store.state, say);
+    const table = () => this.picture.table(this.data, store.state, say, exactRow);
     return element("div", { class: "tools" },
       this.keys.length > 0 && button("reset", () => store.reset(this.keys)),
       button("copy_link", () => this.copyLink(told)),
@@ -104,7 +108,7 @@ export class Frame {
     };
     const at = (event) => {
       const box = this.stage.getBoundingClientRect();
-      press(event.clientX - box.left, event.clientY - box.top);
+      press((event.clientX - box.left) / textScale(), (event.clientY - box.top) / textScale());
     };
     this.stage.classList.add("pressable");
     for (const [name, value] of Object.entries({ tabindex: 0, role: "application", "aria-describedby": `said-${this.name}` })) this.stage.setAttribute(name, value);
@@ -116,13 +120,14 @@ export class Frame {
       if (!step) return;
       event.preventDefault();
       this.cursor = (this.cursor || [0.5, 0.5]).map((part, axis) => Math.min(Math.max(part + step[axis] / KEY_STEPS, 0), 1));
-      press(this.cursor[0] * this.stage.clientWidth, this.cursor[1] * this.stage.clientHeight);
+      if (this.drawing) press(this.cursor[0] * this.drawing.width, this.cursor[1] * this.drawing.height);
       this.world.painter.spoil([this]);
     });
   }
 
-  // What no style sheet switches: names for screen readers.
+  // What no style sheet switches: names for screen readers, and the choices of a list; also where nothing is drawn yet.
   speak(lang) {
+    for (const it of this.controls) it.show(this.world.store.state);
     if (this.picture.press) this.stage.setAttribute("aria-label", inLanguage(this.world.words.press_here, lang));
   }
 }

@@ -37,5 +37,7 @@ export class Board {
     this.values.spread.textContent = say(found.frozen ? "play_frozen" : "play_open", { spread: shown(found.logit_std), threshold: shown(found.threshold) });
   }
 
-  speak() {}
+  speak() {
+    for (const it of this.controls) it.show(this.world.store.state);
+  }
 }

@@ -1,5 +1,6 @@
 // What theory expects of a row: the spread of its logits under a rule, and from that its gate and entropy.
 import { normalTail } from "../maths/erfc.js";
+import { gaussianRow } from "../maths/theory.js";
 import { normalises, scaleOf } from "../maths/rules.js";
 
 // The standard deviation of a row's logits: q is fixed, the keys are drawn. A shift of all keys changes no weight, so it does not
@@ -91,4 +92,10 @@ export function expectedRow(n, sigma) {
     known.set(key, integrated(n, sigma));
   }
   return known.get(key);
+}
+
+// The same to every digit, for numbers that are told: a sentence, a file.
+export function exactRow(n, sigma) {
+  const { jacobian_trace: gate, entropy } = gaussianRow(n, sigma);
+  return { gate, entropy: entropy / Math.log(n) };
 }

@@ -30,6 +30,7 @@ function drawMarks(panel, labels, data, say) {
   for (const [name, factor] of marksOf(data)) {
     if (factor < panel.across.low * 0.999 || factor > panel.across.high * 1.001) continue;
     panel.upright(factor, "c-ink stroke pic-mark");
+    labels.keep(panel.x(factor) - 2, panel.top, panel.x(factor) + 2, panel.bottom);
     const share = shareAt(data.points, factor);
     const x = panel.x(factor);
     labels.put(percentShown(share), x, panel.top - 7, { anchor: "middle", kind: "loud" });
@@ -64,16 +65,17 @@ export const findingPicture = {
     drawMarks(panel, labels, data, say);
     panel.ring(here.factor, here.share);
     panel.avoid(points.map(({ factor, share }) => [factor, share]));
-    const beside = (x, anchor) => [0.05, 0.5, 0.75].map((share) => [x, panel.y(share), anchor]);
-    labels.place(say("finding_even"), beside(panel.left + 4, "start"), { size: SMALL });
-    labels.place(say("finding_sharp"), beside(panel.right - 4, "end"), { size: SMALL });
+    const [even, sharp] = [1 / Math.sqrt(data.d), Math.sqrt(data.d)].map((factor) => panel.x(factor));
+    const beside = (...places) => [0.05, 0.12, 0.5].flatMap((share) => places.map(([x, anchor]) => [x, panel.y(share), anchor]));
+    labels.place(say("finding_even"), beside([panel.left + 4, "start"], [even + 6, "start"]), { size: SMALL });
+    labels.place(say("finding_sharp"), beside([panel.right - 4, "end"], [sharp - 6, "end"]), { size: SMALL });
   },
   describe(data, state, say) {
     if (!data) return say("finding_none");
     const { here, whole } = data;
     const [share, low, high, entropy] = [here.share, here.low, here.high, here.entropy].map(percentShown);
     const numbers = { share, low, high, entropy, gate: shown(here.gate, 2), whole: percentShown(whole.share) };
-    return say("finding_describe", { factor: factorShown(here.factor), model: data.model, pairs: shown(data.pairs), ...numbers });
+    return say(here === whole ? "finding_describe_whole" : "finding_describe", { factor: factorShown(here.factor), model: data.model, pairs: shown(data.pairs), ...numbers });
   },
   table(data, state, say) {
     const heads = [say("finding_factor"), say("finding_share"), say("finding_low"), say("finding_high"), say("finding_gate"), say("finding_entropy")];

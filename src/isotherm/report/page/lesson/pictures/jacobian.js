@@ -48,11 +48,18 @@ function drawCell(drawing, side, i, j, { left, top, cell }) {
   if (!cellText(drawing, text, x, y, size, size, kind)) cellText(drawing, text.replace("0.", "."), x, y, size, size, kind);
 }
 
-// One matrix in its box, with its title above and one line below that explains the cell under the pointer.
-function drawSide(drawing, labels, box, side, say) {
-  const title = say("jacobian_title", { under: underRule(side.rule, say), trace: shown(side.trace) });
-  const next = labels.lines(title, box.left, box.top + 13, box.right - box.left, { kind: "loud pic-title" });
-  const top = next - 5;
+// The titles of the matrices; returns how far down they reach.
+function drawTitles(labels, places, sides, say) {
+  return Math.max(...sides.map((side, number) => {
+    const { left, right, top } = places[number];
+    const title = say("jacobian_title", { under: underRule(side.rule, say), trace: shown(side.trace) });
+    return labels.lines(title, left, top + 13, right - left, { kind: "loud pic-title" }) - 5 - top;
+  }));
+}
+
+// One matrix in its box, this far below its top, and lines below that explain the cell under the pointer.
+function drawSide(drawing, labels, box, below, side, say) {
+  const top = box.top + below;
   const cell = Math.min((box.right - box.left) / side.y.length, (box.bottom - top - 2 * LINE - 8) / side.y.length, 64);
   const frame = { left: box.left, top, cell };
   const size = cell * side.y.length;
@@ -91,7 +98,9 @@ function pointAt(drawing, { left, top, cell }, side, tell) {
 
 function drawJacobian(drawing, data, state, say) {
   const labels = new Labels(drawing);
-  boxes(drawing, data.sides.length, { gap: 24 }).forEach((box, number) => drawSide(drawing, labels, box, data.sides[number], say));
+  const places = boxes(drawing, data.sides.length, { gap: 24 });
+  const below = drawTitles(labels, places, data.sides, say);
+  places.forEach((box, number) => drawSide(drawing, labels, box, below, data.sides[number], say));
 }
 
 function describeJacobian(data, state, say) {

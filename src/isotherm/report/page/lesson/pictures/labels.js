@@ -12,16 +12,16 @@ export function textWidth(text, size = TEXT) {
   for (const letter of String(text)) {
     if (letter >= "\u2e80") width += 1;
     else if ("⁰¹²³⁴⁵⁶⁷⁸⁹⁻₁₂₃ᵢⱼ".includes(letter)) width += 0.5;
-    else if (" .,;:'|!il·()/".includes(letter)) width += 0.38;
+    else if (" \u00a0.,;:'|!il·()/".includes(letter)) width += 0.38;
     else if ("mwMW%—…−±×=+<>→←∂".includes(letter)) width += 0.95;
     else width += 0.61;
   }
   return width * size;
 }
 
-// The text in lines of at most this width, broken at spaces and between Chinese characters.
+// The text in lines of at most this width, broken between Chinese characters and at spaces, but not at those that bind.
 export function wrapped(text, width, size = TEXT) {
-  const pieces = String(text).match(/[\u2e80-\uffff][，。；：、）」》]*|[^\s\u2e80-\uffff]+\s*|\s+/g) || [];
+  const pieces = String(text).match(/[\u2e80-\uffff][，。；：、）」》]*|(?:[^\s\u2e80-\uffff]|\u00a0)+ *| +/g) || [];
   const lines = [""];
   for (const piece of pieces) {
     const line = lines[lines.length - 1];

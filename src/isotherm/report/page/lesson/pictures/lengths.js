@@ -2,7 +2,7 @@
 import { scaleOf } from "../maths/rules.js";
 import { freezingThreshold, gaussianRow } from "../maths/theory.js";
 import { linearAxis, logAxis } from "./axes.js";
-import { expectedRow } from "./expected.js";
+import { exactRow, expectedRow } from "./expected.js";
 import { Labels, SMALL, textWidth } from "./labels.js";
 import { shown } from "./numbers.js";
 import { Panel, boxes } from "./panel.js";
@@ -21,9 +21,9 @@ const WAYS = [
   { name: "norm", colour: "c1", spread: () => 1 },
 ];
 
-function wayAt(way, n, growth) {
+function wayAt(way, n, growth, expected = expectedRow) {
   const spread = way.spread(n, growth);
-  const { gate, entropy } = expectedRow(n, spread);
+  const { gate, entropy } = expected(n, spread);
   return { n, spread, gate, entropy: entropy * Math.log(n), frozen: spread > freezingThreshold(n) };
 }
 
@@ -61,7 +61,7 @@ export const lengthsPicture = {
   tall: [4, 8.6],
   compute(state) {
     const ways = WAYS.map((way) => ({
-      name: way.name, colour: way.colour, here: wayAt(way, state.context, state.trained), points: LENGTHS.map((n) => wayAt(way, n, state.trained)),
+      name: way.name, colour: way.colour, here: wayAt(way, state.context, state.trained, exactRow), points: LENGTHS.map((n) => wayAt(way, n, state.trained)),
     }));
     return { ways, threshold: freezingThreshold(state.context) };
   },
@@ -87,9 +87,12 @@ export const lengthsPicture = {
     const capped = clip.here.spread < constant.here.spread * (1 - 1e-9);
     return capped ? say("picture_sentences", { first: said, second: say("lengths_capped", { cap: CAP, spread: shown(clip.here.spread) }) }) : said;
   },
-  table(data, state, say) {
+  table(data, state, say, expected = expectedRow) {
     const heads = [say("lengths_way"), "n", say("lengths_spread"), say("lengths_entropy"), say("lengths_gate"), "√(2 ln n)"];
-    const line = (name, { n, spread, entropy, gate }) => [say(`lengths_${name}`), n, spread, entropy, gate, freezingThreshold(n)];
+    const line = (name, { n, spread }) => {
+      const { entropy, gate } = expected(n, spread);
+      return [say(`lengths_${name}`), n, spread, entropy * Math.log(n), gate, freezingThreshold(n)];
+    };
     return { heads, rows: data.ways.flatMap(({ name, points }) => points.map((point) => line(name, point))) };
   },
 };

@@ -8,7 +8,7 @@ export function superscript(whole) {
 
 const grouped = (text) => text.replace(/\B(?=(\d{3})+(?!\d))/g, ",");
 
-// Three significant digits unless told: 0.125, 12.5, 1,024, 3.1×10⁻⁵. Whole numbers lose their point.
+// Three significant digits unless told: 0.125, 12.5, 1,024, 3.1·10⁻⁵. Whole numbers lose their point.
 export function shown(value, digits = 3) {
   if (!Number.isFinite(value)) return value > 0 ? "∞" : value < 0 ? "−∞" : "–";
   if (value === 0) return "0";
@@ -17,7 +17,7 @@ export function shown(value, digits = 3) {
   if (size < 1e-3 || size >= 1e6) {
     const [mantissa, exponent] = size.toExponential(digits - 1).split("e");
     const short = mantissa.includes(".") ? mantissa.replace(/0+$/, "").replace(/\.$/, "") : mantissa;
-    return `${sign}${short === "1" ? "" : `${short}×`}10${superscript(Number(exponent))}`;
+    return `${sign}${short === "1" ? "" : `${short}·`}10${superscript(Number(exponent))}`;
   }
   const power = Number(size.toExponential(digits - 1).split("e")[1]);
   const round = Number.isInteger(size) ? size : Number(size.toPrecision(digits));

@@ -4,6 +4,7 @@ import { BOLD, LINE, SMALL, TEXT, spreadApart, textWidth, wrapped } from "./labe
 import { mark } from "./marks.js";
 
 export const THEORY_DASH = "6 4";
+const LED = 16;
 
 // Boxes for this many panels, side by side or one below the other: whichever leaves them nearer to 3 : 2.
 export function boxes(drawing, count, { gap = 28, shares = null } = {}) {
@@ -122,10 +123,11 @@ export class Panel {
     this.add("path", { d: `M${px(this.x(x))} ${px(this.top)}V${px(this.bottom)}`, class: colour, "stroke-dasharray": dash });
   }
 
-  // Names at the right end of lines, moved apart.
+  // Names at the right end of lines, moved apart. Where `beside` leaves room for it, a thin line leads from each to its own.
   ends(items, beside = 7) {
     const ys = spreadApart(items.map((item) => this.inside(item.y)), LINE - 2, this.top + 2, this.bottom - 2);
     items.forEach((item, number) => {
+      if (beside > LED) this.add("path", { d: `M${px(this.right + 2)} ${px(this.inside(item.y))}L${px(this.right + beside - 3)} ${px(ys[number])}`, class: "pic-leader" });
       this.labels.put(item.text, this.right + beside, ys[number] + 4, { kind: `${item.colour}${item.bold ? " pic-title" : ""}`, size: SMALL });
     });
   }

@@ -1,7 +1,7 @@
 // Free play: where in (d, n) a rule leaves the softmax open and where it freezes. Theory.
 import { freezingThreshold } from "../maths/theory.js";
 import { logAxis } from "./axes.js";
-import { expectedRow, rowSpread } from "./expected.js";
+import { exactRow, expectedRow, rowSpread } from "./expected.js";
 import { cellText, letterClass, rampColour } from "./heat.js";
 import { Labels } from "./labels.js";
 import { percentShown, shown } from "./numbers.js";
@@ -71,7 +71,7 @@ export const playPhase = {
       return { d, n, spread, ...expectedRow(n, spread) };
     }));
     const spread = rowSpread(state);
-    return { cells, line: freezingLine(state), here: { spread, threshold: freezingThreshold(state.n), ...expectedRow(state.n, spread) } };
+    return { cells, line: freezingLine(state), here: { spread, threshold: freezingThreshold(state.n), ...exactRow(state.n, spread) } };
   },
   draw(drawing, data, state, say) {
     const labels = new Labels(drawing);
@@ -90,9 +90,9 @@ export const playPhase = {
       side: say(spread > threshold ? "lengths_is_frozen" : "lengths_is_open"),
     });
   },
-  table(data, state, say) {
+  table(data, state, say, expected = expectedRow) {
     const heads = ["d", "n", say("play_phase_spread"), say("play_phase_gate")];
-    return { heads, rows: data.cells.map(({ d, n, spread, gate }) => [d, n, spread, gate]) };
+    return { heads, rows: data.cells.map(({ d, n, spread }) => [d, n, spread, expected(n, spread).gate]) };
   },
   press(x, y, data, state, drawing) {
     if (!drawing.panel) return null;

@@ -3,7 +3,7 @@ import { dots } from "../maths/sample.js";
 import { rowStats } from "../maths/stats.js";
 import { linearAxis, logAxis } from "./axes.js";
 import { drawnRows } from "./draws.js";
-import { expectedRow } from "./expected.js";
+import { exactRow, expectedRow } from "./expected.js";
 import { Labels, SMALL, textWidth } from "./labels.js";
 import { percentShown, shown } from "./numbers.js";
 import { Panel, boxes } from "./panel.js";
@@ -73,14 +73,14 @@ export const powersPicture = {
     const [first, last] = [points[0], points.at(-1)];
     const values = {
       p: powerName(state.power), n: shown(state.n), from: shown(first.spread), to: shown(last.spread),
-      entropy_from: percentShown(first.entropy), entropy_to: percentShown(last.entropy),
+      entropy_from: percentShown(exactRow(state.n, first.spread).entropy), entropy_to: percentShown(exactRow(state.n, last.spread).entropy),
     };
     const lesson = say(state.power < 0.5 ? "powers_freezes" : state.power > 0.5 ? "powers_flattens" : "powers_keeps");
     return say("picture_sentences", { first: say("powers_describe", values), second: lesson });
   },
-  table(data, state, say) {
+  table(data, state, say, expected = expectedRow) {
     const heads = ["p", "d", say("powers_head_spread"), say("powers_head_measured"), say("powers_head_entropy"), say("powers_head_sampled")];
-    const line = (p, { d, spread, measured, entropy, sampled }) => [p, d, spread, measured, entropy, sampled];
+    const line = (p, { d, spread, measured, sampled }) => [p, d, spread, measured, expected(state.n, spread).entropy, sampled];
     return { heads, rows: data.curves.flatMap(({ p, points }) => points.map((point) => line(p, point))) };
   },
 };
