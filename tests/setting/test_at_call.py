@@ -115,6 +115,28 @@ def test_models_of_other_libraries_and_our_own():
         assert torch.allclose(holder(x), ruled(x, causal=True), atol=1e-6)
 
 
+class KeysFirst(Attention):
+    """Its logits are k·qᵀ, turned afterwards."""
+
+    def forward(self, x):
+        q, k, v = (p(x).unflatten(-1, (4, -1)).transpose(1, 2) for p in (self.q_proj, self.k_proj, self.v_proj))
+        weights = (k @ q.mT * 0.25).mT.softmax(-1)
+        return self.o_proj((weights @ v).transpose(1, 2).flatten(2))
+
+
+def test_a_product_with_the_keys_first_is_refused():
+    model = Model(KeysFirst()).eval()
+    before = model(rows())
+    with pytest.raises(ArgumentError, match=r"layers\.0: no product of its q and kᵀ, in this order"):
+        isotherm.apply(model, "log-n:3", batch=rows())
+    assert torch.equal(model(rows()), before)
+    with isotherm.apply(model, "x0.5", batch=rows()):  # this acts on the projection, whatever follows
+        halved = model(rows())
+    model.layers[0].q_proj.weight.data *= 0.5
+    model.layers[0].q_proj.bias.data *= 0.5
+    assert torch.allclose(halved, model(rows()), atol=1e-6)
+
+
 def test_one_head_alone():
     model = build("Llama")
     with isotherm.apply(model, "log-n:2", heads=[1]):
@@ -148,7 +170,7 @@ def test_what_cannot_act_says_so():
     with pytest.raises(ArgumentError, match=r"self_attn .*multi-head, takes no number for each query"):
         isotherm.apply(layer, "log-n", batch=torch.randn(2, 5, 32))
     model = build("GptOss")
-    with pytest.raises(ArgumentError, match=r"layers\.0\.self_attn: its attention no longer runs"):
+    with pytest.raises(ArgumentError, match=r"layers\.0\.self_attn: no product of its q and kᵀ"):
         isotherm.apply(model, "log-n")  # its sinks are one more logit of each row
     assert type(model.layers[0].self_attn).__name__ == "GptOssAttention"
     assert "_isotherm_factors" not in vars(model.layers[0].self_attn)

@@ -27,6 +27,10 @@ MISSED = Text(
     "its attention no longer runs as it did when the rule was put on it (another implementation?), so the rule cannot act",
     "其注意力的运行方式已与设置规则时不同（换了实现？），规则无法生效",
 )
+NO_PRODUCT = Text(
+    "no product of its q and kᵀ, in this order, leads to its softmax, so nothing in the call can be multiplied",
+    "没有找到其 q 与 kᵀ 依此顺序相乘、再进入 softmax 的运算，调用中无法加入倍数",
+)
 
 
 @dataclass(eq=False)
@@ -44,6 +48,7 @@ class AtCall:
     scale: float
     softcap: float | None = None
     heads: tuple[int, ...] | None = None
+    tried: tuple[Tensor, ...] | None = None
 
     def multiplier(self, q: Tensor, seen: Tensor, positions: Tensor | None) -> Tensor:
         """[B or 1, H or 1, T, 1] for q [B, H, T, D] whose queries see these keys [B or 1, H or 1, T or 1, S] and stand at these
@@ -85,7 +90,7 @@ class Multiplying(TorchFunctionMode):
             if min(q.dim(), k.dim()) >= 3:
                 self._products.append((q, k))
         elif name in SOFTMAXES and args and (product := self._product(args[0])) is not None:
-            self.acted = True
+            self.acted = all(one.tried is None or _among(product[0], one.tried) for one in self._rules)
             return func(self._logits(args[0], *product), *args[1:], **kwargs)
         return func(*args, **kwargs)
 
@@ -113,7 +118,8 @@ class Multiplying(TorchFunctionMode):
             seen = seen.unsqueeze(0)
         factor = torch.ones((), device=q.device)
         for one in self._rules:
-            factor = factor * one.multiplier(q, seen, self._positions)
+            found = one.multiplier(q, seen, self._positions)
+            factor = factor * (found if one.tried is None else torch.ones_like(found))
         return factor
 
     def _product(self, logits: Tensor) -> tuple[Tensor, Tensor] | None:
@@ -137,6 +143,11 @@ class Multiplying(TorchFunctionMode):
         else:
             more = one.softcap * ((factor * plain / one.softcap).tanh() - (plain / one.softcap).tanh())
         return torch.where(seen, logits + more, logits)
+
+
+def _among(q: Tensor, tried: Sequence[Tensor]) -> bool:
+    """Whether the first factor of a product is a q that a probe saw: were it k, the product would be turned later."""
+    return any(q.numel() == one.numel() and torch.equal(q.reshape(one.shape), one) for one in tried)
 
 
 def _positions(given: dict[str, Any]) -> Tensor | None:
@@ -167,5 +178,5 @@ def run_under(rules: Sequence[AtCall], call: Callable[..., Any], /, *args: Any, 
     with Multiplying(rules, _positions(kwargs)) as mode:
         result = call(*args, **kwargs)
     if not mode.acted:
-        raise Missed(rules[0].layer, MISSED)
+        raise Missed(rules[0].layer, MISSED if all(one.tried is None for one in rules) else NO_PRODUCT)
     return result
