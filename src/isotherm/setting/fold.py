@@ -26,9 +26,9 @@ from isotherm.setting.scaled import OnOutput, OnParameter
 TOLERANCE = {torch.float64: 1e-6, torch.float32: 1e-4}
 """How far a module's output may be from what was asked, as a part of its largest number; 2 % in half precision."""
 NO_PLACE = Text(
-    "nothing that makes only its queries has weights, so the factor cannot be folded; isotherm.apply can put it on the"
+    "no weights were found that make only its queries, so the factor cannot be folded; isotherm.apply can put it on the"
     " model while it runs",
-    "没有只产生其查询且带权重的部分，无法折入倍数；可用 isotherm.apply 在运行时设置",
+    "没有找到只产生其查询的权重，无法折入倍数；可用 isotherm.apply 在运行时设置",
 )
 NO_WEIGHTS = Text(
     "no weight of it multiplies its output by this factor, so it cannot be folded; isotherm.apply can put it on the"
