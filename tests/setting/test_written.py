@@ -247,6 +247,27 @@ class TestNothingIsLost:
         assert [path.name for path in (tmp_path / "out").iterdir()] == ["mine"]
         assert sorted(path.name for path in tmp_path.iterdir()) == ["in", "out"]
 
+    @pytest.mark.parametrize("second", [False, True])
+    def test_an_interruption_between_the_two_folders(self, second, folder, tmp_path, monkeypatch):
+        (tmp_path / "out").mkdir()
+        (tmp_path / "out" / "mine").write_text("mine", encoding="utf-8")
+        rename, calls = Path.rename, []
+
+        def interrupted(path, target):
+            calls.append(path)
+            moved = rename(path, target) if second or len(calls) != 2 else None
+            if len(calls) == 2:
+                raise KeyboardInterrupt
+            return moved
+
+        monkeypatch.setattr(Path, "rename", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            isotherm.write(folder, "x0.5", out=tmp_path / "out", force=True)
+        monkeypatch.undo()
+        kept = {path.name for path in (tmp_path / "out").iterdir()}
+        assert (kept == {"mine"}) != second
+        assert "config.json" in kept or not second
+
     def test_a_written_model_that_is_not_the_one_asked_for(self, folder, tmp_path, monkeypatch):
         write = checkpoint.Stored.write
         monkeypatch.setattr(checkpoint.Stored, "write", lambda one, tensor, at: write(one, tensor * 1.1, at))

@@ -91,11 +91,12 @@ def _move(beside: Path, target: Path) -> None:
         beside.rename(target)
         return
     before = target.with_name(f".{target.name}.{token_hex(4)}.old")
-    target.rename(before)
     try:
+        target.rename(before)
         beside.rename(target)
-    except OSError:
-        before.rename(target)
+    except BaseException:  # Ctrl-C, too
+        if before.exists() and not target.exists():
+            before.rename(target)
         raise
     shutil.rmtree(before, ignore_errors=True)
 
