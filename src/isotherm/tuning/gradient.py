@@ -36,7 +36,15 @@ class Slopes:
         ends = np.cumsum(list(self.heads.values()))[:-1]
         loss = float(self.shares @ self.losses)
         tables = [tuple(tuple(map(_known, part)) for part in np.split(side, ends)) for side in (mean, margin)]
-        return TemperatureGradient(task.name, task.length, task.count, loss, tuple(self.heads), *tables)
+        gradient, margins = tables
+        return TemperatureGradient(
+            task.name, task.length, task.count, loss, tuple(self.heads), gradient, margins, self._beyond()
+        )
+
+    def _beyond(self) -> float | None:
+        """Margins of all heads at once over those of one (Bonferroni); None where there are none."""
+        groups, heads = self.values.shape
+        return None if groups < 2 else student(groups - 1, 1 - 0.05 / heads) / student(groups - 1)
 
     def by_layer(self) -> dict[tuple[str, int | None], tuple[float, float]]:
         """The mean and the margin of each layer, all its heads together."""

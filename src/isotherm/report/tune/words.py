@@ -1,7 +1,9 @@
 """What the views of a tuned model say: sentences made of a record."""
 
+from typing import NamedTuple
+
 from isotherm.language import Text
-from isotherm.record.tune import TunedFactor, TuneRecord, TuneStep
+from isotherm.record.tune import TemperatureGradient, TunedFactor, TuneRecord, TuneStep
 from isotherm.report.digits import number, thousands
 
 TASKS = {
@@ -98,6 +100,56 @@ def judged(best: TunedFactor) -> Text:
     if best.worth:
         return WORTH
     return NOT_WORTH if best.enclosed else OPEN
+
+
+SURE = Text(
+    "Beyond noise, for all {n} heads at once: {heads}.",
+    "对全部 {n} 个头一并考虑，超出噪声的有：{heads}。",
+)
+NONE_SURE = Text(
+    "No head is beyond noise, for all {n} at once.",
+    "对全部 {n} 个头一并考虑，没有哪个头超出噪声。",
+)
+NO_MARGINS = Text(
+    "It is not known what is noise (one group of documents, or an earlier record), so no head is judged.",
+    "不知道什么是噪声（只有一组文档，或是此前的记录），因此不评判任何头。",
+)
+NAMED = 6
+"""How many heads are named."""
+
+
+class Steep(NamedTuple):
+    """A head whose gradient is beyond noise: the layer's number and name, the head, the gradient and its margin."""
+
+    row: int
+    layer: str
+    head: int
+    value: float
+    margin: float
+
+
+def sure(found: TemperatureGradient) -> list[Steep]:
+    """The heads beyond noise when all are looked at, the steepest first."""
+    times = found.beyond
+    steep = [
+        Steep(row, layer, head, value, margin)
+        for row, (layer, values, margins) in enumerate(zip(found.layers, found.gradient, found.margin, strict=False))
+        for head, (value, margin) in enumerate(zip(values, margins, strict=False))
+        if value is not None and margin is not None and times is not None and abs(value) > times * margin
+    ]
+    return sorted(steep, key=lambda one: -abs(one.value))
+
+
+def of_heads(found: TemperatureGradient) -> Text:
+    """Which heads are beyond noise, in one sentence."""
+    heads, steep = sum(map(len, found.gradient)), sure(found)
+    if not steep:
+        return NO_MARGINS if found.beyond is None else NONE_SURE.format(n=heads)
+    names = [Text(f"layer {one.row} head {one.head}", f"第 {one.row} 层第 {one.head} 头") for one in steep[:NAMED]]
+    if more := len(steep) - len(names):
+        names.append(Text(f"{more} more", f"另外 {more} 个"))
+    listed = Text(", ".join(name.en for name in names), "、".join(name.zh for name in names))
+    return SURE.format(n=heads, heads=listed)
 
 
 def laws(record: TuneRecord) -> Text | None:
