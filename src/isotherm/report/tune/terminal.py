@@ -14,8 +14,9 @@ STEEPEST = 6
 LENGTHS = Text("Lengths", "各长度")
 LENGTHS_NOTE = Text(
     "best: the factor on the scale in force with the least loss, and its 95 % interval. gain: on documents that had no part in"
-    " choosing it.\ncritical, freezing: factors at which the median row keeps only its largest logits, by gaps and by spread.",
-    "最佳：使损失最小的倍数（相对实际缩放）及其 95 % 区间。收益：在未参与选择的文档上。\n"
+    " choosing it. interval open: it reaches the end of what was tried.\n"
+    "critical, freezing: factors at which the median row keeps only its largest logits, by gaps and by spread.",
+    "最佳：使损失最小的倍数（相对实际缩放）及其 95 % 区间。收益：在未参与选择的文档上。区间未闭合：已到所试范围的边缘。\n"
     "临界、冻结：中位行只剩最大 logits 时的倍数，分别按间隙与按标准差。",
 )
 COLUMNS = (
@@ -85,8 +86,8 @@ def _lengths(record: TuneRecord, console: Console, language: Language) -> None:
             number(one.freezing),
             words.judged(best).to(language),
         )
-    made.caption, made.caption_justify, made.caption_style = LENGTHS_NOTE.to(language), "left", "dim"
     console.print(made)
+    indented(console, Styled(LENGTHS_NOTE.to(language), style="dim"), by=0)
 
 
 def _laws(record: TuneRecord, console: Console, language: Language) -> None:
