@@ -55,6 +55,26 @@ def test_hand_written_attention_decodes_alike(name):
     assert torch.allclose(torch.cat([first.last_hidden_state, rest.last_hidden_state], 1), whole, atol=2e-5)
 
 
+@pytest.mark.parametrize("name", ["Bart", "T5"])
+@torch.no_grad()
+def test_attention_to_an_encoder_decodes_alike(name):
+    """Its queries see all of the encoder, so where they stand is known from the decoder's cache alone."""
+    model = build(name)
+    given = batch(model)
+    ids = given.pop("decoder_input_ids")
+    for rule in RULES:
+        with isotherm.apply(model, rule):
+            whole = model(**given, decoder_input_ids=ids).last_hidden_state
+            past, encoded, steps = None, None, []
+            for token in ids.split([3, 1, 2, 1], 1):
+                result = model(
+                    **given, decoder_input_ids=token, past_key_values=past, encoder_outputs=encoded, use_cache=True
+                )
+                past, encoded = result.past_key_values, (result.encoder_last_hidden_state,)
+                steps.append(result.last_hidden_state)
+        assert torch.allclose(torch.cat(steps, 1), whole, atol=2e-5 * float(whole.abs().max())), rule
+
+
 def test_generation_under_padding_and_a_static_cache():
     import transformers
 

@@ -50,15 +50,16 @@ class AtCall:
     heads: tuple[int, ...] | None = None
     tried: tuple[Tensor, ...] | None = None
 
-    def multiplier(self, q: Tensor, seen: Tensor, positions: Tensor | None) -> Tensor:
-        """[B or 1, H or 1, T, 1] for q [B, H, T, D] whose queries see these keys [B or 1, H or 1, T or 1, S] and stand at these
-        positions [B or 1, 1, T]; None if that is not known."""
+    def multiplier(self, q: Tensor, seen: Tensor, told: "Told") -> Tensor:
+        """[B or 1, H or 1, T, 1] for q [B, H, T, D] whose queries see these keys [B or 1, H or 1, T or 1, S]."""
         if not isinstance(self.by, Rule):
             precision = None if isinstance(self.by, Tensor) else torch.promote_types(q.dtype, torch.float32)
             return torch.as_tensor(self.by, dtype=precision, device=q.device).view(-1, 1, 1)
         visible = seen.sum(-1)
-        if positions is None or positions.shape[-1] != q.shape[-2]:
-            positions = _last(seen) if self.causal else torch.arange(q.shape[-2], device=q.device)
+        positions, rows = told.positions, q.shape[-2]
+        if positions is None or positions.shape[-1] != rows:
+            first = 0 if told.length is None else told.length - rows
+            positions = _last(seen) if self.causal else torch.arange(first, first + rows, device=q.device)
         site = Site(q.shape[-1], q.shape[1], positions, visible)
         found = torch.as_tensor(self.by.resolve(site).multiplier, device=q.device)
         if self.heads is None:
@@ -68,12 +69,21 @@ class AtCall:
         return torch.where(mine.view(-1, 1, 1), found, torch.ones_like(found))
 
 
+@dataclass(frozen=True)
+class Told:
+    """Where an attention module is told that its queries stand: at these positions [B or 1, 1, T]; or at the end of so many
+    tokens that its cache holds. A decoder's attention to an encoder is told no positions, and sees all of the encoder."""
+
+    positions: Tensor | None
+    length: int | None
+
+
 class Multiplying(TorchFunctionMode):
     """On while an attention module runs: multiplies q·k of its calls."""
 
-    def __init__(self, rules: Sequence[AtCall], positions: Tensor | None) -> None:
+    def __init__(self, rules: Sequence[AtCall], told: Told) -> None:
         super().__init__()
-        self._rules, self._positions = rules, positions
+        self._rules, self._told = rules, told
         self._products: list[tuple[Tensor, Tensor]] = []
         self.acted = False
 
@@ -118,7 +128,7 @@ class Multiplying(TorchFunctionMode):
             seen = seen.unsqueeze(0)
         factor = torch.ones((), device=q.device)
         for one in self._rules:
-            found = one.multiplier(q, seen, self._positions)
+            found = one.multiplier(q, seen, self._told)
             factor = factor * (found if one.tried is None else torch.ones_like(found))
         return factor
 
@@ -150,14 +160,16 @@ def _among(q: Tensor, tried: Sequence[Tensor]) -> bool:
     return any(q.numel() == one.numel() and torch.equal(q.reshape(one.shape), one) for one in tried)
 
 
-def _positions(given: dict[str, Any]) -> Tensor | None:
-    """The positions [B or 1, 1, T] that an attention module is told. A cache that keeps only a window of keys does not show
-    them. None if it is told none."""
-    for name in ("position_ids", "cache_position"):
-        told = given.get(name)
-        if isinstance(told, Tensor) and told.dim() <= 2:
-            return told.view(-1, 1, told.shape[-1])
-    return None
+def _told(args: Sequence[Any], given: dict[str, Any]) -> Told:
+    """What an attention module is told. A cache that keeps only a window of keys does not show positions."""
+    found = (given.get(name) for name in ("position_ids", "cache_position"))
+    positions = next((one for one in found if isinstance(one, Tensor) and one.dim() <= 2), None)
+    caches = (getattr(one, "self_attention_cache", None) for one in (*args, *given.values()))
+    cache = next((one for one in caches if one is not None), None)
+    return Told(
+        None if positions is None else positions.view(-1, 1, positions.shape[-1]),
+        None if cache is None else int(cache.get_seq_length()),
+    )
 
 
 def _last(seen: Tensor) -> Tensor:
@@ -175,7 +187,7 @@ class Missed(InputError):
 @torch.compiler.disable  # type: ignore[untyped-decorator]
 def run_under(rules: Sequence[AtCall], call: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
     """Run an attention module under its rules. It runs uncompiled: compiled code leaves out what a mode changes."""
-    with Multiplying(rules, _positions(kwargs)) as mode:
+    with Multiplying(rules, _told(args, kwargs)) as mode:
         result = call(*args, **kwargs)
     if not mode.acted:
         raise Missed(rules[0].layer, MISSED if all(one.tried is None for one in rules) else NO_PRODUCT)
