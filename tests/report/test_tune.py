@@ -162,3 +162,12 @@ def test_no_sentence_of_a_table_stands_on_end_on_a_phone(opened):
     page.set_viewport_size({"width": 390, "height": 844})
     heights = page.evaluate("[...document.querySelectorAll('tbody tr')].map((row) => row.offsetHeight)")
     assert max(heights) < 70
+
+
+def test_a_step_says_which_layer_however_long_its_name():
+    name = "model.language_model.layers.17.self_attention.inner"
+    record = tuned.several()
+    record = replace(record, layers=("h.0", name), steps=(replace(record.steps[1], layer=name),))
+    assert "layer 1, head 3" in shown(record)
+    assert "第 1 层第 3 头" in shown(record, "zh")
+    assert name in to_html(record)

@@ -107,7 +107,7 @@ def _steps(record: TuneRecord, console: Console, language: Language) -> None:
     for step in record.steps:
         best = step.best
         made.add_row(
-            printable(words.place(step).to(language), 48),
+            printable(words.numbered(step, record).to(language), 48),
             number(step.gradient, 2),
             number(best.factor),
             words.interval(best),

@@ -174,6 +174,16 @@ def place(step: TuneStep) -> Text:
     return Text("{layer}, head {head}", "{layer} 第 {head} 头").format(layer=step.layer, head=step.head)
 
 
+def numbered(step: TuneStep, record: TuneRecord) -> Text:
+    """The same with the layer's number among those tuned, where a long name would be cut."""
+    if step.layer not in record.layers:
+        return place(step)
+    row = record.layers.index(step.layer)
+    if step.head is None:
+        return Text(f"layer {row}", f"第 {row} 层")
+    return Text(f"layer {row}, head {step.head}", f"第 {row} 层第 {step.head} 头")
+
+
 def shape(record: TuneRecord) -> Text:
     """How much was tuned on how much."""
     documents = max((one.documents for one in record.lengths), default=0)
