@@ -22,6 +22,7 @@ from isotherm.record.sweep import TrialOutcome
 SAYS = read_content(__file__)
 HALF = 0.5
 """The share of the loss that a model must regain to count as kept good."""
+KINDS = ("apart", "crowded", "noisy")
 RULES = ("constant", "log-n")
 LOOKUP = "lookup"
 """The task of the recorded sweep over lengths."""
@@ -29,11 +30,12 @@ LOOKUP = "lookup"
 
 @dataclass(frozen=True)
 class Losses:
-    """Held-out losses by length and seed under both rules, of models trained at the first length; and the odds against the key
-    that was asked for, under the constant scale."""
+    """Held-out losses by length and seed under both rules, of models trained at the first length; the odds against the key
+    that was asked for, under the constant scale; and the share of queries whose own key has the largest logit."""
 
     by_rule: dict[str, list[list[float]]]
     odds: list[list[float]]
+    largest: list[list[float]]
 
     def regained(self) -> list[float]:
         """The share of what the constant scale loses up to the longest length that log n regains, seed by seed."""
@@ -43,9 +45,10 @@ class Losses:
 
 
 def experiment(setting: Setting) -> Result:
-    """Train retrievers with keys far apart and with keys that crowd, ask both among more keys, and add recorded larger runs."""
-    count = setting.counter(2 * (setting["steps"] + len(setting["lengths"])))
-    kinds = {kind: _trained(setting, kind, number, count) for number, kind in enumerate(("apart", "crowded"))}
+    """Train retrievers with keys apart, with keys that crowd, and with a noisy query; ask all among more keys, and add recorded
+    larger runs."""
+    count = setting.counter(len(KINDS) * (setting["steps"] + len(setting["lengths"])))
+    kinds = {kind: _trained(setting, kind, number, count) for number, kind in enumerate(KINDS)}
     shares = {kind: losses.regained() for kind, losses in kinds.items()}
     study, lookup = length_study(), _lookup()
     holds = {kind: interval(share).low >= HALF for kind, share in shares.items()}
@@ -53,7 +56,7 @@ def experiment(setting: Setting) -> Result:
     at_end = study.regained("log-n", study.rows[-1])
     apart = holds["apart"] and interval(of_lookup).low >= HALF
     return conclude(
-        apart and holds["crowded"] and at_end[1] >= HALF,
+        apart and all(holds.values()) and at_end[1] >= HALF,
         SAYS["outcome"].format(**_numbers(setting, shares, of_lookup, study)),
         (
             *_measured(setting, kinds, shares, holds),
@@ -84,13 +87,14 @@ def _trained(setting: Setting, kind: str, stream: int, count: Callable[[int], No
         loss.backward()
         optimizer.step()
         count(1)
-    found = Losses({rule: [] for rule in RULES}, [])
+    found = Losses({rule: [] for rule in RULES}, [], [])
     with torch.no_grad():
         for n in lengths:
             q, k, same = _draw(setting, generators, d, noise, n, setting["rows"])
             logits = _logits(weights, q, k)
             for rule, rows in found.by_rule.items():
                 rows.append(_loss(logits * _factor(rule, n, setting), same).mean(1).tolist())
+            found.largest.append((logits.argmax(-1) == 0).double().mean(1).tolist())
             found.odds.append((logits[..., 1:] - logits[..., :1]).exp().sum(-1).mean(1).tolist())
             count(1)
     return found
@@ -158,6 +162,7 @@ def _measured(
         for rule, rows in losses.by_rule.items():
             name = SAYS["loss"].format(kind=SAYS[f"kind-{kind}"], rule=SAYS[f"rule-{rule}"], n=longest)
             yield over_seeds(name, rows[-1])
+        yield over_seeds(SAYS["largest"].format(kind=SAYS[f"kind-{kind}"], n=longest), losses.largest[-1])
     odds = kinds["apart"].odds
     grown = [last / start for start, last in zip(odds[0], odds[-1], strict=True)]
     name = SAYS["odds"].format(train=first, longest=longest)
@@ -212,8 +217,7 @@ def _numbers(
     means = {kind: interval(share).mean for kind, share in shares.items()}
     return {
         "times": setting["lengths"][-1] // setting["lengths"][0],
-        "apart": percent(means["apart"], 0),
-        "crowded": percent(means["crowded"], 0).replace("-", "−"),
+        **{kind: percent(mean, 0).replace("-", "−") for kind, mean in means.items()},
         "lookup": percent(interval(of_lookup).mean, 0),
         "gpt": percent(study.regained("log-n", study.rows[-1])[0], 0).replace("-", "−"),
         "highest": percent(max(study.regained("log-n", row)[0] for row in study.rows[1:]), 0),
@@ -226,9 +230,10 @@ CLAIM = SAYS.claim(
     expected="conditional",
     experiment=experiment,
     quick={
-        "lengths": (16, 64, 256),
+        "lengths": (16, 32, 64, 128, 256),
         "apart": (64, 0.0),
-        "crowded": (8, 1.0),
+        "crowded": (8, 0.3),
+        "noisy": (8, 1.0),
         "width": 32,
         "values": 8,
         "steps": 80,
