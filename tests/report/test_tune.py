@@ -94,7 +94,7 @@ def test_heads_are_beyond_noise_only_if_they_are_so_among_all():
     found = slopes_of(values)
     assert [(one.row, one.head) for one in words.sure(found)] == [(2, 6)]
     assert words.of_heads(found).en == "Beyond noise, for all 72 heads at once: layer 2 head 6."
-    assert words.of_heads(slopes_of(values[:1])).en.startswith("It is not known what is noise")
+    assert words.of_heads(slopes_of(values[:3])).en.startswith("Too few documents")
     assert "wants to be" not in shown(replace(tuned.fine(), gradient=slopes_of(chance.normal(size=(8, 72)))))
 
 

@@ -80,7 +80,7 @@ class TemperatureGradient:
     """∂loss/∂ln scale of each layer and head, with its 95 % margin over groups of documents: below 0, sharper is better.
 
     Of many heads some are beyond their own margins by chance. `beyond` is how many margins all of them together need for 95 %;
-    None where it is not known.
+    None where there were too few groups to say.
     """
 
     task: TunedTask

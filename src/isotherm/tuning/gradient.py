@@ -19,6 +19,8 @@ from isotherm.tuning.knobs import Knobs
 from isotherm.tuning.losses import Task
 
 Floats = NDArray[np.float64]
+FEWEST = 4
+"""With fewer groups of documents no head is judged."""
 
 
 @dataclass(frozen=True)
@@ -42,9 +44,9 @@ class Slopes:
         )
 
     def _beyond(self) -> float | None:
-        """Margins of all heads at once over those of one (Bonferroni); None where there are none."""
+        """Margins of all heads at once over those of one (Bonferroni); None for so few groups that they may agree by chance."""
         groups, heads = self.values.shape
-        return None if groups < 2 else student(groups - 1, 1 - 0.05 / heads) / student(groups - 1)
+        return None if groups < FEWEST else student(groups - 1, 1 - 0.05 / heads) / student(groups - 1)
 
     def by_layer(self) -> dict[tuple[str, int | None], tuple[float, float]]:
         """The mean and the margin of each layer, all its heads together."""

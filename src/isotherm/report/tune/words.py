@@ -111,8 +111,8 @@ NONE_SURE = Text(
     "对全部 {n} 个头一并考虑，没有哪个头超出噪声。",
 )
 NO_MARGINS = Text(
-    "It is not known what is noise (one group of documents, or an earlier record), so no head is judged.",
-    "不知道什么是噪声（只有一组文档，或是此前的记录），因此不评判任何头。",
+    "Too few documents to tell what is noise, so no head is judged.",
+    "文档太少，无法判断什么是噪声，因此不评判任何头。",
 )
 NAMED = 6
 """How many heads are named."""
