@@ -50,15 +50,15 @@ class AtCall:
     heads: tuple[int, ...] | None = None
     tried: tuple[Tensor, ...] | None = None
 
-    def multiplier(self, q: Tensor, seen: Tensor, told: "Told") -> Tensor:
+    def multiplier(self, q: Tensor, seen: Tensor, at: "Standing") -> Tensor:
         """[B or 1, H or 1, T, 1] for q [B, H, T, D] whose queries see these keys [B or 1, H or 1, T or 1, S]."""
         if not isinstance(self.by, Rule):
             precision = None if isinstance(self.by, Tensor) else torch.promote_types(q.dtype, torch.float32)
             return torch.as_tensor(self.by, dtype=precision, device=q.device).view(-1, 1, 1)
         visible = seen.sum(-1)
-        positions, rows = told.positions, q.shape[-2]
+        positions, rows = at.positions, q.shape[-2]
         if positions is None or positions.shape[-1] != rows:
-            first = 0 if told.length is None else told.length - rows
+            first = 0 if at.length is None else at.length - rows
             positions = _last(seen) if self.causal else torch.arange(first, first + rows, device=q.device)
         site = Site(q.shape[-1], q.shape[1], positions, visible)
         found = torch.as_tensor(self.by.resolve(site).multiplier, device=q.device)
@@ -70,7 +70,7 @@ class AtCall:
 
 
 @dataclass(frozen=True)
-class Told:
+class Standing:
     """Where an attention module is told that its queries stand: at these positions [B or 1, 1, T]; or at the end of so many
     tokens that its cache holds. A decoder's attention to an encoder is told no positions, and sees all of the encoder."""
 
@@ -81,9 +81,9 @@ class Told:
 class Multiplying(TorchFunctionMode):
     """On while an attention module runs: multiplies q·k of its calls."""
 
-    def __init__(self, rules: Sequence[AtCall], told: Told) -> None:
+    def __init__(self, rules: Sequence[AtCall], at: Standing) -> None:
         super().__init__()
-        self._rules, self._told = rules, told
+        self._rules, self._at = rules, at
         self._products: list[tuple[Tensor, Tensor]] = []
         self.acted = False
 
@@ -128,7 +128,7 @@ class Multiplying(TorchFunctionMode):
             seen = seen.unsqueeze(0)
         factor = torch.ones((), device=q.device)
         for one in self._rules:
-            found = one.multiplier(q, seen, self._told)
+            found = one.multiplier(q, seen, self._at)
             factor = factor * (found if one.tried is None else torch.ones_like(found))
         return factor
 
@@ -160,13 +160,13 @@ def _among(q: Tensor, tried: Sequence[Tensor]) -> bool:
     return any(q.numel() == one.numel() and torch.equal(q.reshape(one.shape), one) for one in tried)
 
 
-def _told(args: Sequence[Any], given: dict[str, Any]) -> Told:
+def _standing(args: Sequence[Any], given: dict[str, Any]) -> Standing:
     """What an attention module is told. A cache that keeps only a window of keys does not show positions."""
     found = (given.get(name) for name in ("position_ids", "cache_position"))
     positions = next((one for one in found if isinstance(one, Tensor) and one.dim() <= 2), None)
     caches = (getattr(one, "self_attention_cache", None) for one in (*args, *given.values()))
     cache = next((one for one in caches if one is not None), None)
-    return Told(
+    return Standing(
         None if positions is None else positions.view(-1, 1, positions.shape[-1]),
         None if cache is None else int(cache.get_seq_length()),
     )
@@ -187,7 +187,7 @@ class Missed(InputError):
 @torch.compiler.disable  # type: ignore[untyped-decorator]
 def run_under(rules: Sequence[AtCall], call: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
     """Run an attention module under its rules. It runs uncompiled: compiled code leaves out what a mode changes."""
-    with Multiplying(rules, _told(args, kwargs)) as mode:
+    with Multiplying(rules, _standing(args, kwargs)) as mode:
         result = call(*args, **kwargs)
     if not mode.acted:
         raise Missed(rules[0].layer, MISSED if all(one.tried is None for one in rules) else NO_PRODUCT)
