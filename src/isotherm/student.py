@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from math import atan, cos, inf, pi, sin, sqrt
+from statistics import NormalDist
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,18 +27,20 @@ def mean_interval(values: Sequence[float] | NDArray[np.float64]) -> tuple[float,
     return mean, mean - half, mean + half
 
 
-def student(freedom: int) -> float:
-    """The t with P(|T| ≤ t) = 0.95 at so many degrees of freedom.
+def student(freedom: int, coverage: float = 0.95) -> float:
+    """The t with P(|T| ≤ t) = 0.95, or another coverage, at so many degrees of freedom.
 
-    >>> round(student(4), 4), round(student(9), 4)
-    (2.7764, 2.2622)
+    >>> round(student(4), 4), round(student(9), 4), round(student(9, 0.99), 4)
+    (2.7764, 2.2622, 3.2498)
     """
     if freedom > MANY:
-        return Z
+        return Z if coverage == 0.95 else NormalDist().inv_cdf((1 + coverage) / 2)
     low, high = 0.0, 20.0
+    while _within(high, freedom) < coverage:
+        low, high = high, 2 * high
     for _ in range(60):
         middle = (low + high) / 2
-        low, high = (middle, high) if _within(middle, freedom) < 0.95 else (low, middle)
+        low, high = (middle, high) if _within(middle, freedom) < coverage else (low, middle)
     return high
 
 

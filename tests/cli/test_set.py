@@ -50,15 +50,18 @@ def test_a_repair_and_what_is_left_to_find(tmp_path, capsys):
     assert "logits-large" not in said
     assert code == int("a check-up finds: " in said)
     assert run(["set", str(tmp_path / "out"), "--fix", "--out", str(tmp_path / "again")]) == 0
-    assert capsys.readouterr().err.endswith("nothing to repair: no wrong scale and no logits above 100\n")
+    assert capsys.readouterr().err.endswith(
+        "the folder has no tokenizer, so tokens drawn at random stood for text\n"
+        "nothing to repair: no wrong scale and no logits above 100\n"
+    )
     assert not (tmp_path / "again").exists()
 
 
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        ([], "isotherm set: expected --rule or --fix, got "),
-        (["--rule", "x0.5", "--fix"], "isotherm set: expected --rule or --fix, got x0.5"),
+        ([], "isotherm set: expected --rule or --fix, one of them, got neither"),
+        (["--rule", "x0.5", "--fix"], "isotherm set: expected --rule or --fix, one of them, got both"),
         (["--rule", "warm"], "--rule: expected a rule of the atlas"),
         (["--rule", "x0.5", "--layer", "9"], "--layer: expected a name, pattern or index of a layer"),
         (["--rule", "x0.5", "--heads", "one"], "--heads: expected numbers separated by commas, got 'one'"),

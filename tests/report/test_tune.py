@@ -3,13 +3,16 @@
 import io
 import re
 from dataclasses import replace
+from types import SimpleNamespace
 
+import numpy as np
 import pytest
 from rich.console import Console
 
 from isotherm.language import LANGUAGES
 from isotherm.report.tune import figures, terminal, words
 from isotherm.report.tune.page import to_html, write_html
+from isotherm.tuning.gradient import Slopes
 from tests.report import tuned
 from tests.report.conftest import Opened
 
@@ -77,6 +80,31 @@ def test_the_gradient_has_zero_in_the_middle_of_its_ramp():
     assert picture.values[2][0] == pytest.approx(-20.0)
 
 
+def test_heads_are_beyond_noise_only_if_they_are_so_among_all():
+    """72 heads of pure noise in 8 groups: some are beyond their own margins, hardly ever one beyond that of all."""
+    chance, named, alone = np.random.default_rng(0), 0, 0
+    for _ in range(100):
+        found = slopes_of(chance.normal(size=(8, 72)))
+        named += bool(words.sure(found))
+        alone += bool(words.sure(replace(found, beyond=1.0)))
+    assert named <= 10
+    assert alone >= 90
+    values = chance.normal(size=(8, 72)) * 0.01
+    values[:, 30] -= 5
+    found = slopes_of(values)
+    assert [(one.row, one.head) for one in words.sure(found)] == [(2, 6)]
+    assert words.of_heads(found).en == "Beyond noise, for all 72 heads at once: layer 2 head 6."
+    assert words.of_heads(slopes_of(values[:3])).en.startswith("Too few documents")
+    assert "wants to be" not in shown(replace(tuned.fine(), gradient=slopes_of(chance.normal(size=(8, 72)))))
+
+
+def slopes_of(values):
+    """The gradient of 6 layers of 12 heads, from its values in groups of documents of one size."""
+    groups = len(values)
+    found = Slopes({f"h.{i}": 12 for i in range(6)}, values, np.full(groups, 1 / groups), np.ones(groups))
+    return found.record(SimpleNamespace(name="next", length=64, count=groups))
+
+
 @pytest.fixture
 def opened(browser, tmp_path):
     pages = []
@@ -127,3 +155,19 @@ def test_a_record_whose_parts_do_not_fit_is_shown_all_the_same():
 def test_a_hostile_name_is_text():
     page = to_html(replace(tuned.fine(), model="</script><img src=x onerror=alert(1)>"))
     assert "<img" not in page
+
+
+def test_no_sentence_of_a_table_stands_on_end_on_a_phone(opened):
+    page = opened(replace(tuned.several(), lengths=(tuned.length(512, 1.4),)), "#lang=zh").page
+    page.set_viewport_size({"width": 390, "height": 844})
+    heights = page.evaluate("[...document.querySelectorAll('tbody tr')].map((row) => row.offsetHeight)")
+    assert max(heights) < 70
+
+
+def test_a_step_says_which_layer_however_long_its_name():
+    name = "model.language_model.layers.17.self_attention.inner"
+    record = tuned.several()
+    record = replace(record, layers=("h.0", name), steps=(replace(record.steps[1], layer=name),))
+    assert "layer 1, head 3" in shown(record)
+    assert "第 1 层第 3 头" in shown(record, "zh")
+    assert name in to_html(record)

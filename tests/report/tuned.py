@@ -34,7 +34,7 @@ def length(tokens: int, factor: float, *, worth: bool = True) -> TunedLength:
 def gradient() -> TemperatureGradient:
     rows = tuple(tuple(0.01 * (head - layer) for head in range(4)) for layer in range(3))
     margins = tuple(tuple(0.005 for _ in row) for row in rows)
-    return TemperatureGradient("next", 512, 32, 3.2, ("h.0", "h.1", "h.2"), rows, margins)
+    return TemperatureGradient("next", 512, 32, 3.2, ("h.0", "h.1", "h.2"), rows, margins, 1.5)
 
 
 def fine() -> TuneRecord:

@@ -166,6 +166,32 @@ def test_hand_written_attention_with_a_norm():
         assert torch.allclose(model(rows()), changed(rows()), atol=1e-5)
 
 
+class QuantLinear(nn.Linear):
+    """A projection that gives a second thing beside its output, as I-BERT's do."""
+
+    def forward(self, x):
+        return super().forward(x), None
+
+
+class Pairs(Attention):
+    def forward(self, x):
+        projected = (self.q_proj(x)[0], self.k_proj(x), self.v_proj(x))
+        q, k, v = (one.unflatten(-1, (4, -1)).transpose(1, 2) for one in projected)
+        return self.o_proj(nn.functional.scaled_dot_product_attention(q, k, v).transpose(1, 2).flatten(2))
+
+
+@pytest.mark.parametrize("heads", [None, [1]])
+def test_a_projection_may_give_more_than_its_output(heads):
+    model = Model(Pairs()).eval()
+    model.layers[0].q_proj = QuantLinear(64, 64)
+    changed = copy.deepcopy(model)
+    of_heads = slice(None) if heads is None else slice(16, 32)
+    changed.layers[0].q_proj.weight.data[of_heads] *= 0.5
+    changed.layers[0].q_proj.bias.data[of_heads] *= 0.5
+    with isotherm.apply(model, "x0.5", heads=heads, batch=rows()):
+        assert torch.allclose(model(rows()), changed(rows()), atol=1e-6)
+
+
 def test_a_copy_keeps_it_and_other_threads_see_it(llama):
     model, outputs = copy.deepcopy(llama), []
     with isotherm.apply(model, "x0.5"):

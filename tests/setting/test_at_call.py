@@ -55,6 +55,26 @@ def test_hand_written_attention_decodes_alike(name):
     assert torch.allclose(torch.cat([first.last_hidden_state, rest.last_hidden_state], 1), whole, atol=2e-5)
 
 
+@pytest.mark.parametrize("name", ["Bart", "T5"])
+@torch.no_grad()
+def test_attention_to_an_encoder_decodes_alike(name):
+    """Its queries see all of the encoder, so where they stand is known from the decoder's cache alone."""
+    model = build(name)
+    given = batch(model)
+    ids = given.pop("decoder_input_ids")
+    for rule in RULES:
+        with isotherm.apply(model, rule):
+            whole = model(**given, decoder_input_ids=ids).last_hidden_state
+            past, encoded, steps = None, None, []
+            for token in ids.split([3, 1, 2, 1], 1):
+                result = model(
+                    **given, decoder_input_ids=token, past_key_values=past, encoder_outputs=encoded, use_cache=True
+                )
+                past, encoded = result.past_key_values, (result.encoder_last_hidden_state,)
+                steps.append(result.last_hidden_state)
+        assert torch.allclose(torch.cat(steps, 1), whole, atol=2e-5 * float(whole.abs().max())), rule
+
+
 def test_generation_under_padding_and_a_static_cache():
     import transformers
 
@@ -115,6 +135,28 @@ def test_models_of_other_libraries_and_our_own():
         assert torch.allclose(holder(x), ruled(x, causal=True), atol=1e-6)
 
 
+class KeysFirst(Attention):
+    """Its logits are k·qᵀ, turned afterwards."""
+
+    def forward(self, x):
+        q, k, v = (p(x).unflatten(-1, (4, -1)).transpose(1, 2) for p in (self.q_proj, self.k_proj, self.v_proj))
+        weights = (k @ q.mT * 0.25).mT.softmax(-1)
+        return self.o_proj((weights @ v).transpose(1, 2).flatten(2))
+
+
+def test_a_product_with_the_keys_first_is_refused():
+    model = Model(KeysFirst()).eval()
+    before = model(rows())
+    with pytest.raises(ArgumentError, match=r"layers\.0: no product of its q and kᵀ, in this order"):
+        isotherm.apply(model, "log-n:3", batch=rows())
+    assert torch.equal(model(rows()), before)
+    with isotherm.apply(model, "x0.5", batch=rows()):  # this acts on the projection, whatever follows
+        halved = model(rows())
+    model.layers[0].q_proj.weight.data *= 0.5
+    model.layers[0].q_proj.bias.data *= 0.5
+    assert torch.allclose(halved, model(rows()), atol=1e-6)
+
+
 def test_one_head_alone():
     model = build("Llama")
     with isotherm.apply(model, "log-n:2", heads=[1]):
@@ -148,7 +190,7 @@ def test_what_cannot_act_says_so():
     with pytest.raises(ArgumentError, match=r"self_attn .*multi-head, takes no number for each query"):
         isotherm.apply(layer, "log-n", batch=torch.randn(2, 5, 32))
     model = build("GptOss")
-    with pytest.raises(ArgumentError, match=r"layers\.0\.self_attn: its attention no longer runs"):
+    with pytest.raises(ArgumentError, match=r"layers\.0\.self_attn: no product of its q and kᵀ"):
         isotherm.apply(model, "log-n")  # its sinks are one more logit of each row
     assert type(model.layers[0].self_attn).__name__ == "GptOssAttention"
     assert "_isotherm_factors" not in vars(model.layers[0].self_attn)

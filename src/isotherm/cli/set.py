@@ -29,6 +29,11 @@ NOTHING = Text("nothing to write: the scale in force is this one already", "无�
 HEALTHY = Text(
     "nothing to repair: no wrong scale and no logits above 100", "无需修复：没有错误的缩放，也没有超过 100 的 logits"
 )
+DRAWN = Text(
+    "the folder has no tokenizer, so tokens drawn at random stood for text",
+    "文件夹中没有分词器，因此用随机词元代替文本",
+)
+BOTH = Text("--rule or --fix, one of them", "--rule 或 --fix，二者之一")
 WEIGHTS = Text("folded into {n} weights: {names}", "已折入 {n} 个权重：{names}")
 WEIGHT = Text("folded into 1 weight: {names}", "已折入 1 个权重：{names}")
 VALUES = Text("in config.json: {values}", "写入 config.json：{values}")
@@ -63,7 +68,9 @@ def run(options: SetOptions) -> int:
     from isotherm.setting import write
 
     if (options.rule is None) != options.fix:
-        raise ArgumentError("isotherm set", Text("--rule or --fix", "--rule 或 --fix"), got=options.rule or "")
+        raise ArgumentError(
+            "isotherm set", BOTH, got=Text("both", "两者") if options.fix else Text("neither", "都没有")
+        )
     loading = Loading(trust_remote_code=options.trust_remote_code, device=options.device)
     with named(rule="--rule", layers="--layer", heads="--heads", out="--out"):
         written = write(
@@ -76,6 +83,8 @@ def run(options: SetOptions) -> int:
             loading=loading,
         )
     if written.folder is None:
+        if options.fix and written.drawn:
+            say(DRAWN)
         say(HEALTHY if options.fix else NOTHING)
         return 0
     show(written)
@@ -101,6 +110,8 @@ def show(written: "Written") -> None:
         click.echo((WEIGHTS if several else WEIGHT).format(n=len(written.weights), names=names))
     if written.values:
         click.echo(VALUES.format(values=", ".join(written.values)))
+    if written.drawn:
+        click.echo(DRAWN)
     click.echo(DIFFERENCE.format(difference=written.difference))
     codes = dict.fromkeys(finding.code for finding in written.findings if finding.severity != "note")
     click.echo(FOUND.format(codes=", ".join(codes)) if codes else CLEAN)

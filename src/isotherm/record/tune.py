@@ -77,7 +77,11 @@ class TunedLaw:
 
 @dataclass(frozen=True)
 class TemperatureGradient:
-    """∂loss/∂ln scale of each layer and head, with its 95 % margin over groups of documents: below 0, sharper is better."""
+    """∂loss/∂ln scale of each layer and head, with its 95 % margin over groups of documents: below 0, sharper is better.
+
+    Of many heads some are beyond their own margins by chance. `beyond` is how many margins all of them together need for 95 %;
+    None where there were too few groups to say.
+    """
 
     task: TunedTask
     length: int
@@ -86,6 +90,7 @@ class TemperatureGradient:
     layers: tuple[str, ...]
     gradient: tuple[tuple[float | None, ...], ...]
     margin: tuple[tuple[float | None, ...], ...]
+    beyond: float | None = None
 
 
 @dataclass(frozen=True)

@@ -1,11 +1,11 @@
 """`isotherm.apply`: put a rule on a model that is in use, and take it off again."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import Any, Self
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from isotherm.checkup.examine import without_gradients
 from isotherm.checkup.given import prepare
@@ -85,19 +85,26 @@ def apply(
 
 
 def put(model: nn.Module, batch: Batch, planned: Plan) -> Applied:
-    """Do what is planned. Where something acts at a call, the model runs once: a call in which it cannot is told now."""
-    applied = Applied(planned.held)
-    if not any(isinstance(one.by, AtCall) for one in planned.held):
-        return applied
+    """Do what is planned. Where something acts at a call, the model runs once before: a call in which it cannot is told now."""
+    at_calls = [one for one in planned.held if isinstance(one.by, AtCall)]
+    if at_calls:
+        _try(model, batch, at_calls, planned.queries)
+    return Applied(planned.held)
+
+
+def _try(model: nn.Module, batch: Batch, at_calls: Sequence[Held], queries: Mapping[str, tuple[Tensor, ...]]) -> None:
+    """Run the model once, in which each call looks for what it is to multiply, and leaves it."""
+    changes = [one.by for one in at_calls if isinstance(one.by, AtCall)]
+    for change in changes:
+        change.tried = queries.get(change.layer)
     try:
-        with torch.random.fork_rng():
+        with Applied(at_calls), torch.random.fork_rng():
             without_gradients(lambda: call(model, batch))
-    except BaseException as error:
-        applied.remove()
-        if isinstance(error, Missed):
-            raise ArgumentError("model", NOTHING_SEEN.format(why=error.text), got=type(model).__name__) from None
-        raise
-    return applied
+    except Missed as error:
+        raise ArgumentError("model", NOTHING_SEEN.format(why=error.text), got=type(model).__name__) from None
+    finally:
+        for change in changes:
+            change.tried = None
 
 
 def batch_for(model: nn.Module) -> list[list[int]] | None:

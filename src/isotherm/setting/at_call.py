@@ -27,6 +27,10 @@ MISSED = Text(
     "its attention no longer runs as it did when the rule was put on it (another implementation?), so the rule cannot act",
     "其注意力的运行方式已与设置规则时不同（换了实现？），规则无法生效",
 )
+NO_PRODUCT = Text(
+    "no product of its q and kᵀ, in this order, leads to its softmax, so nothing in the call can be multiplied",
+    "没有找到其 q 与 kᵀ 依此顺序相乘、再进入 softmax 的运算，调用中无法加入倍数",
+)
 
 
 @dataclass(eq=False)
@@ -44,16 +48,18 @@ class AtCall:
     scale: float
     softcap: float | None = None
     heads: tuple[int, ...] | None = None
+    tried: tuple[Tensor, ...] | None = None
 
-    def multiplier(self, q: Tensor, seen: Tensor, positions: Tensor | None) -> Tensor:
-        """[B or 1, H or 1, T, 1] for q [B, H, T, D] whose queries see these keys [B or 1, H or 1, T or 1, S] and stand at these
-        positions [B or 1, 1, T]; None if that is not known."""
+    def multiplier(self, q: Tensor, seen: Tensor, at: "Standing") -> Tensor:
+        """[B or 1, H or 1, T, 1] for q [B, H, T, D] whose queries see these keys [B or 1, H or 1, T or 1, S]."""
         if not isinstance(self.by, Rule):
             precision = None if isinstance(self.by, Tensor) else torch.promote_types(q.dtype, torch.float32)
             return torch.as_tensor(self.by, dtype=precision, device=q.device).view(-1, 1, 1)
         visible = seen.sum(-1)
-        if positions is None or positions.shape[-1] != q.shape[-2]:
-            positions = _last(seen) if self.causal else torch.arange(q.shape[-2], device=q.device)
+        positions, rows = at.positions, q.shape[-2]
+        if positions is None or positions.shape[-1] != rows:
+            first = 0 if at.length is None else at.length - rows
+            positions = _last(seen) if self.causal else torch.arange(first, first + rows, device=q.device)
         site = Site(q.shape[-1], q.shape[1], positions, visible)
         found = torch.as_tensor(self.by.resolve(site).multiplier, device=q.device)
         if self.heads is None:
@@ -63,12 +69,21 @@ class AtCall:
         return torch.where(mine.view(-1, 1, 1), found, torch.ones_like(found))
 
 
+@dataclass(frozen=True)
+class Standing:
+    """Where an attention module is told that its queries stand: at these positions [B or 1, 1, T]; or at the end of so many
+    tokens that its cache holds. A decoder's attention to an encoder is told no positions, and sees all of the encoder."""
+
+    positions: Tensor | None
+    length: int | None
+
+
 class Multiplying(TorchFunctionMode):
     """On while an attention module runs: multiplies q·k of its calls."""
 
-    def __init__(self, rules: Sequence[AtCall], positions: Tensor | None) -> None:
+    def __init__(self, rules: Sequence[AtCall], at: Standing) -> None:
         super().__init__()
-        self._rules, self._positions = rules, positions
+        self._rules, self._at = rules, at
         self._products: list[tuple[Tensor, Tensor]] = []
         self.acted = False
 
@@ -85,7 +100,7 @@ class Multiplying(TorchFunctionMode):
             if min(q.dim(), k.dim()) >= 3:
                 self._products.append((q, k))
         elif name in SOFTMAXES and args and (product := self._product(args[0])) is not None:
-            self.acted = True
+            self.acted = all(one.tried is None or _among(product[0], one.tried) for one in self._rules)
             return func(self._logits(args[0], *product), *args[1:], **kwargs)
         return func(*args, **kwargs)
 
@@ -113,7 +128,8 @@ class Multiplying(TorchFunctionMode):
             seen = seen.unsqueeze(0)
         factor = torch.ones((), device=q.device)
         for one in self._rules:
-            factor = factor * one.multiplier(q, seen, self._positions)
+            found = one.multiplier(q, seen, self._at)
+            factor = factor * (found if one.tried is None else torch.ones_like(found))
         return factor
 
     def _product(self, logits: Tensor) -> tuple[Tensor, Tensor] | None:
@@ -139,14 +155,21 @@ class Multiplying(TorchFunctionMode):
         return torch.where(seen, logits + more, logits)
 
 
-def _positions(given: dict[str, Any]) -> Tensor | None:
-    """The positions [B or 1, 1, T] that an attention module is told. A cache that keeps only a window of keys does not show
-    them. None if it is told none."""
-    for name in ("position_ids", "cache_position"):
-        told = given.get(name)
-        if isinstance(told, Tensor) and told.dim() <= 2:
-            return told.view(-1, 1, told.shape[-1])
-    return None
+def _among(q: Tensor, tried: Sequence[Tensor]) -> bool:
+    """Whether the first factor of a product is a q that a probe saw: were it k, the product would be turned later."""
+    return any(q.numel() == one.numel() and torch.equal(q.reshape(one.shape), one) for one in tried)
+
+
+def _standing(args: Sequence[Any], given: dict[str, Any]) -> Standing:
+    """What an attention module is told. A cache that keeps only a window of keys does not show positions."""
+    found = (given.get(name) for name in ("position_ids", "cache_position"))
+    positions = next((one for one in found if isinstance(one, Tensor) and one.dim() <= 2), None)
+    caches = (getattr(one, "self_attention_cache", None) for one in (*args, *given.values()))
+    cache = next((one for one in caches if one is not None), None)
+    return Standing(
+        None if positions is None else positions.view(-1, 1, positions.shape[-1]),
+        None if cache is None else int(cache.get_seq_length()),
+    )
 
 
 def _last(seen: Tensor) -> Tensor:
@@ -164,8 +187,8 @@ class Missed(InputError):
 @torch.compiler.disable  # type: ignore[untyped-decorator]
 def run_under(rules: Sequence[AtCall], call: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
     """Run an attention module under its rules. It runs uncompiled: compiled code leaves out what a mode changes."""
-    with Multiplying(rules, _positions(kwargs)) as mode:
+    with Multiplying(rules, _standing(args, kwargs)) as mode:
         result = call(*args, **kwargs)
     if not mode.acted:
-        raise Missed(rules[0].layer, MISSED)
+        raise Missed(rules[0].layer, MISSED if all(one.tried is None for one in rules) else NO_PRODUCT)
     return result

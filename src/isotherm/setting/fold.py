@@ -26,9 +26,9 @@ from isotherm.setting.scaled import OnOutput, OnParameter
 TOLERANCE = {torch.float64: 1e-6, torch.float32: 1e-4}
 """How far a module's output may be from what was asked, as a part of its largest number; 2 % in half precision."""
 NO_PLACE = Text(
-    "nothing that makes only its queries has weights, so the factor cannot be folded; isotherm.apply can put it on the"
+    "no weights were found that make only its queries, so the factor cannot be folded; isotherm.apply can put it on the"
     " model while it runs",
-    "没有只产生其查询且带权重的部分，无法折入倍数；可用 isotherm.apply 在运行时设置",
+    "没有找到只产生其查询的权重，无法折入倍数；可用 isotherm.apply 在运行时设置",
 )
 NO_WEIGHTS = Text(
     "no weight of it multiplies its output by this factor, so it cannot be folded; isotherm.apply can put it on the"
@@ -90,7 +90,7 @@ def _calls(model: nn.Module, batch: Batch, modules: Sequence[nn.Module]) -> dict
     found: dict[int, _Call] = {}
 
     def keep(module: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
-        found.setdefault(id(module), _Call(args, kwargs, output))
+        found.setdefault(id(module), _Call(args, kwargs, _first(output)))
 
     with ExitStack() as stack, torch.random.fork_rng():
         for module in modules:
@@ -108,9 +108,15 @@ def _found(module: nn.Module, name: str, by: OnOutput, seen: _Call) -> list[Edit
         for own, parameter in changed.named_parameters():
             if own in tried:
                 parameter.copy_(tried[own].of(parameter))
-        if float((changed(*seen.args, **seen.kwargs).double() - wanted).abs().max()) <= near:
+        if float((_first(changed(*seen.args, **seen.kwargs)).double() - wanted).abs().max()) <= near:
             return [Edit(f"{name}.{own}", edit.multiply, edit.add) for own, edit in tried.items()]
     raise InputError(name, NO_WEIGHTS)
+
+
+def _first(output: Any) -> Tensor:
+    """A module's output, which comes first if it gives more."""
+    tensor: Tensor = output[0] if isinstance(output, tuple) else output
+    return tensor
 
 
 def _candidates(module: nn.Module, by: OnOutput) -> Iterator[dict[str, Edit]]:

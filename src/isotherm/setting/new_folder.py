@@ -51,7 +51,13 @@ def copied(source: Path, part: Path, out: Path) -> Iterator[Path]:
     beside = target.with_name(f".{target.name}.{token_hex(4)}.part")
     try:
         try:
-            shutil.copytree(source, beside, ignore=lambda at, names: _left(Path(at), names, part), copy_function=_copy)
+            shutil.copytree(
+                source,
+                beside,
+                ignore=lambda at, names: _left(Path(at), names, part),
+                copy_function=_copy,
+                ignore_dangling_symlinks=True,
+            )
             yield beside
             _move(beside, target)
         except shutil.Error as error:
@@ -64,13 +70,19 @@ def copied(source: Path, part: Path, out: Path) -> Iterator[Path]:
 
 
 def _left(folder: Path, names: list[str], part: Path) -> set[str]:
-    """What is not copied of a folder."""
-    return shutil.ignore_patterns(*OTHER_WEIGHTS)(str(folder), names) if folder == part else set()
+    """What is not copied of a folder. A link to a folder around it would never end."""
+    links = {
+        name
+        for name in names
+        if (folder / name).is_symlink() and folder.resolve().is_relative_to((folder / name).resolve())
+    }
+    return links | (shutil.ignore_patterns(*OTHER_WEIGHTS)(str(folder), names) if folder == part else set())
 
 
 def _copy(source: str, target: str) -> None:
-    """Copy a file's content (of a link, that of its target), writable by its owner: a cache's files may be read-only."""
+    """Copy a file (of a link, its target) with its mode, but writable by its owner: a cache's files may be read-only."""
     shutil.copyfile(source, target)
+    os.chmod(target, os.stat(source).st_mode | 0o200)
 
 
 def _move(beside: Path, target: Path) -> None:
@@ -79,11 +91,12 @@ def _move(beside: Path, target: Path) -> None:
         beside.rename(target)
         return
     before = target.with_name(f".{target.name}.{token_hex(4)}.old")
-    target.rename(before)
     try:
+        target.rename(before)
         beside.rename(target)
-    except OSError:
-        before.rename(target)
+    except BaseException:  # Ctrl-C, too
+        if before.exists() and not target.exists():
+            before.rename(target)
         raise
     shutil.rmtree(before, ignore_errors=True)
 

@@ -15,6 +15,7 @@ from isotherm.checkup.measure import Batch, Look, look
 from isotherm.errors import ArgumentError, IsothermError
 from isotherm.language import Text
 from isotherm.probe import Capture
+from isotherm.setting.at_call import AtCall
 from isotherm.setting.places import Held, at_call, places, where_told
 from isotherm.setting.wanted import Request, by_query, factor_of, requested
 
@@ -29,11 +30,13 @@ ONE_PLACE = Text(
 
 @dataclass(frozen=True)
 class Plan:
-    """What to do to a model: where to multiply by what, and the factors by layer, of so many `layers`."""
+    """What to do to a model: where to multiply by what, and the factors by layer, of so many `layers`. `queries` are the q of
+    modules whose calls kept every row, by name."""
 
     held: tuple[Held, ...]
     factors: Mapping[int, float | Tensor]
     layers: int
+    queries: Mapping[str, tuple[Tensor, ...]]
 
 
 def plan(model: nn.Module, batch: Batch, requests: Sequence[Request]) -> Plan:
@@ -45,7 +48,7 @@ def plan(model: nn.Module, batch: Batch, requests: Sequence[Request]) -> Plan:
     factors = {index: factor_of(model, captures[index], index, one) for index, one in chosen}
     _agree_where_shared(captures, factors)
     held = [*_constant(model, batch, captures, factors), *_by_query(model, captures, chosen)]
-    return Plan(tuple(held), factors, len(captures))
+    return Plan(tuple(held), factors, len(captures), _queries(captures, held))
 
 
 def ran(work: Callable[[], Result]) -> Result:
@@ -107,6 +110,16 @@ def _by_query(model: nn.Module, captures: Sequence[Capture], chosen: Iterable[tu
         if rule is not None and name not in done:
             yield at_call(members, captures[index], rule, request.heads)
             done.add(name)
+
+
+def _queries(captures: Sequence[Capture], held: Sequence[Held]) -> dict[str, tuple[Tensor, ...]]:
+    """What was seen as q in the calls that something is to act in."""
+    found: dict[str, tuple[Tensor, ...]] = {}
+    for name in {one.by.layer for one in held if isinstance(one.by, AtCall)}:
+        mine = [capture for capture in captures if capture.name == name]
+        if all(capture.rows is None for capture in mine):
+            found[name] = tuple(capture.problem.q for capture in mine)
+    return found
 
 
 def _refuse_unseen(looked: Look, requests: Sequence[Request]) -> None:

@@ -103,7 +103,7 @@ def _scaled(own: type[nn.Module], names: frozenset[str]) -> type[nn.Module]:
         result = run(self, *args, **kwargs)
         for factor in found:
             if isinstance(factor, OnOutput) and factor.name is None:
-                result = factor.on(result)
+                result = on_first(factor, result)
         return result
 
     def reduced(self: Any, protocol: int) -> tuple[Any, ...]:
@@ -114,6 +114,11 @@ def _scaled(own: type[nn.Module], names: frozenset[str]) -> type[nn.Module]:
     members |= {"__call__": call, "__reduce_ex__": reduced, "isotherm_own_class": own}
     members |= {name: getattr(own, name) for name in ("__module__", "__qualname__", "__doc__")}
     return type(own.__name__, (own,), members)
+
+
+def on_first(factor: OnOutput, result: Any) -> Any:
+    """What a module gives, multiplied: its output, which comes first if it gives more."""
+    return (factor.on(result[0]), *result[1:]) if isinstance(result, tuple) else factor.on(result)
 
 
 def _blank(own: type[nn.Module], names: frozenset[str]) -> nn.Module:

@@ -55,13 +55,15 @@ APART = Text(
 class Written:
     """What was written. `folder` is None if there was nothing to do. `weights` are the tensors that were changed, `values` the
     values of the configuration, `difference` the largest distance between an output of the written model and of the original
-    under `apply`, `findings` what a check-up finds in the written model."""
+    under `apply`, `findings` what a check-up finds in the written model. `drawn` says that no text was read: the folder has no
+    tokenizer, and the tokens were drawn at random."""
 
     folder: Path | None
     weights: tuple[str, ...] = ()
     values: tuple[str, ...] = ()
     difference: float = 0.0
     findings: tuple[Finding, ...] = ()
+    drawn: bool = False
 
     @property
     def healthy(self) -> bool:
@@ -99,19 +101,30 @@ def write(
     loaded = load(spec, loading)
     copy = Copy(*_source(loaded, spec), target)
     check_place(target, copy.source, force=force)
-    prepared = prepare(loaded, batch_for(loaded.model) if batch is None else batch)
+    prepared, drawn = _batch(loaded, batch)
     if requests is None:
         requests = _repairs(loaded.model, prepared)
     with taking_turns(loaded.model):
         job = _job(loaded.model, prepared, requests, copy.part) if requests else None
         if job is None:
-            return Written(None)
+            return Written(None, drawn=drawn)
         if job.values:
             with suppress(InputError):  # the class may not take the value, or not do what it should with it
-                return _write(copy, job, loading)
+                return replace(_write(copy, job, loading), drawn=drawn)
             job = replace(job, values=(), changed=_to_write(loaded.model, prepared, job.planned, copy.part))
     del loaded  # the new one may need its memory
-    return _write(copy, job, loading)
+    return replace(_write(copy, job, loading), drawn=drawn)
+
+
+def _batch(loaded: Loaded, batch: Any) -> tuple[Batch, bool]:
+    """What to run the model on: the text that `isotherm.check` reads, so that both find the same. And whether it was drawn."""
+    try:
+        return prepare(loaded, batch), False
+    except ArgumentError:
+        ids = batch_for(loaded.model) if batch is None else None
+        if ids is None:
+            raise
+        return prepare(loaded, ids), True
 
 
 def _repairs(model: nn.Module, batch: Batch) -> tuple[Request, ...]:

@@ -19,6 +19,8 @@ from isotherm.tuning.knobs import Knobs
 from isotherm.tuning.losses import Task
 
 Floats = NDArray[np.float64]
+FEWEST = 4
+"""With fewer groups of documents no head is judged."""
 
 
 @dataclass(frozen=True)
@@ -36,7 +38,15 @@ class Slopes:
         ends = np.cumsum(list(self.heads.values()))[:-1]
         loss = float(self.shares @ self.losses)
         tables = [tuple(tuple(map(_known, part)) for part in np.split(side, ends)) for side in (mean, margin)]
-        return TemperatureGradient(task.name, task.length, task.count, loss, tuple(self.heads), *tables)
+        gradient, margins = tables
+        return TemperatureGradient(
+            task.name, task.length, task.count, loss, tuple(self.heads), gradient, margins, self._beyond()
+        )
+
+    def _beyond(self) -> float | None:
+        """Margins of all heads at once over those of one (Bonferroni); None for so few groups that they may agree by chance."""
+        groups, heads = self.values.shape
+        return None if groups < FEWEST else student(groups - 1, 1 - 0.05 / heads) / student(groups - 1)
 
     def by_layer(self) -> dict[tuple[str, int | None], tuple[float, float]]:
         """The mean and the margin of each layer, all its heads together."""

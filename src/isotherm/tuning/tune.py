@@ -73,7 +73,7 @@ def tuned(
     tasks = [make_task(loaded, material, name, n, settings.documents, settings.last) for n in sorted(set(lengths))]
     run = TuneRun(loaded, settings, told, len(tasks))
     with taking_turns(loaded.model):
-        found = tuple(map(run.length, tasks))
+        found = tuple(reversed([run.length(task) for task in reversed(tasks)]))  # a length too long is told at once
         gradient, steps = run.along(tasks[0])
     known = [one for one in found if one.best.enclosed]  # an open interval says nothing of its own width
     sizes, bests = [one.length for one in known], [one.best for one in known]

@@ -219,8 +219,8 @@ def test_a_record_that_cannot_be_shown_is_refused(sweep, tmp_path, text, message
         recorded.given(path)
 
 
-def test_the_claims_that_show_recorded_runs_are_those_that_read_them():
-    reading = [claim for claim in claims.CLAIMS if "recorded" in lab_parts(claim)]
+def test_the_claims_that_show_given_records_are_those_that_hold_contests():
+    reading = [claim for claim in claims.CLAIMS if "contest" in lab_parts(claim)]
     assert tuple(reading) == recorded.SHOWN_IN
 
 

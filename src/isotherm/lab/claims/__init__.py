@@ -44,7 +44,7 @@ ORDER = {
     ),
     "transformer": ("cross-entropy-is-safe", "constant-path", "parallel", "heads-differ", "encoder-decoder", "bert"),
     "other-scales": ("entropy-invariance", "init-instead-of-scale"),
-    "beyond": ("freezing", "trained-model"),
+    "beyond": ("freezing", "trained-model", "longer-than-trained"),
 }
 """The claims of each topic. Titles and leads of topics are in `en.md` and `zh.md` beside this file."""
 

@@ -4,7 +4,7 @@ from isotherm.language import Text
 from isotherm.record import Figure, Heatmap, Line
 from isotherm.record.tune import TemperatureGradient, TunedLength, TunePoint, TuneRecord
 from isotherm.report.digits import thousands
-from isotherm.report.tune.words import LAW_NAMES, UNITS
+from isotherm.report.tune.words import LAW_NAMES, UNITS, of_heads
 
 FACTOR = Text("factor on the scale in force", "对实际缩放的倍数")
 LENGTH = Text("length (tokens)", "长度（词元）")
@@ -85,6 +85,7 @@ def gradient(found: TemperatureGradient) -> Heatmap:
         tuple(None if value is None else 1000 * value for value in (*row, *[None] * (widest - len(row))))
         for row in found.gradient
     )
-    caption = GRADIENT.format(n=thousands(found.length))
+    what, noise = GRADIENT.format(n=thousands(found.length)), of_heads(found)
+    caption = Text(f"{what.en} {noise.en}", f"{what.zh}{noise.zh}")
     xs, ys = tuple(map(float, range(widest))), tuple(map(float, range(len(values))))
     return Heatmap("gradient", caption, HEAD, LAYER, VALUE, xs, ys, values)

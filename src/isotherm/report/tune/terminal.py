@@ -14,8 +14,9 @@ STEEPEST = 6
 LENGTHS = Text("Lengths", "各长度")
 LENGTHS_NOTE = Text(
     "best: the factor on the scale in force with the least loss, and its 95 % interval. gain: on documents that had no part in"
-    " choosing it.\ncritical, freezing: factors at which the median row keeps only its largest logits, by gaps and by spread.",
-    "最佳：使损失最小的倍数（相对实际缩放）及其 95 % 区间。收益：在未参与选择的文档上。\n"
+    " choosing it. interval open: it reaches the end of what was tried.\n"
+    "critical, freezing: factors at which the median row keeps only its largest logits, by gaps and by spread.",
+    "最佳：使损失最小的倍数（相对实际缩放）及其 95 % 区间。收益：在未参与选择的文档上。区间未闭合：已到所试范围的边缘。\n"
     "临界、冻结：中位行只剩最大 logits 时的倍数，分别按间隙与按标准差。",
 )
 COLUMNS = (
@@ -42,12 +43,13 @@ STEP_COLUMNS = (
 )
 GRADIENT = Text("Temperature gradient", "温度梯度")
 GRADIENT_NOTE = Text(
-    "∂loss/∂ln scale at {n} tokens: below 0 sharper is better, above 0 softer; ± 95 % over groups of documents.",
-    "{n} 词元处的 ∂损失/∂ln 缩放：小于 0 则更尖锐为好，大于 0 则更平缓为好；± 为对文档分组的 95 %。",
+    "∂loss/∂ln scale at {n} tokens: below 0 sharper is better, above 0 softer; ± 95 % over groups of documents. Listed are"
+    " heads beyond noise for all heads at once.",
+    "{n} 词元处的 ∂损失/∂ln 缩放：小于 0 则更尖锐为好，大于 0 则更平缓为好；± 为对文档分组的 95 %。"
+    "列出的头，对所有头一并考虑时仍超出噪声。",
 )
 GRADIENT_COLUMNS = (Text("layer", "层"), Text("head", "头"), Text("gradient", "梯度"), Text("", ""))
 SHARPER, SOFTER = Text("wants to be sharper", "应更尖锐"), Text("wants to be softer", "应更平缓")
-WITHIN_NOISE = Text("No head's gradient is beyond noise.", "没有哪个头的梯度超出噪声。")
 
 
 def show(record: TuneRecord, console: Console, language: Language) -> None:
@@ -84,8 +86,8 @@ def _lengths(record: TuneRecord, console: Console, language: Language) -> None:
             number(one.freezing),
             words.judged(best).to(language),
         )
-    made.caption, made.caption_justify, made.caption_style = LENGTHS_NOTE.to(language), "left", "dim"
     console.print(made)
+    indented(console, Styled(LENGTHS_NOTE.to(language), style="dim"), by=0)
 
 
 def _laws(record: TuneRecord, console: Console, language: Language) -> None:
@@ -105,7 +107,7 @@ def _steps(record: TuneRecord, console: Console, language: Language) -> None:
     for step in record.steps:
         best = step.best
         made.add_row(
-            printable(words.place(step).to(language), 48),
+            printable(words.numbered(step, record).to(language), 48),
             number(step.gradient, 2),
             number(best.factor),
             words.interval(best),
@@ -119,17 +121,13 @@ def _steps(record: TuneRecord, console: Console, language: Language) -> None:
 def show_gradient(found: TemperatureGradient, console: Console, language: Language) -> None:
     """Print the steepest heads beyond noise."""
     heading(console, GRADIENT, language, GRADIENT_NOTE.format(n=thousands(found.length)))
-    known = [
-        (value, margin, layer, head)
-        for layer, values, margins in zip(found.layers, found.gradient, found.margin, strict=False)
-        for head, (value, margin) in enumerate(zip(values, margins, strict=False))
-        if value is not None and (margin is None or abs(value) > margin)
-    ]
-    if not known:
-        indented(console, Styled(WITHIN_NOISE.to(language)), by=0)
+    steep = words.sure(found)
+    if not steep:
+        indented(console, Styled(words.of_heads(found).to(language)), by=0)
         return
     made = table(GRADIENT_COLUMNS, language, gap=3, left=(0, 3))
-    for value, margin, layer, head in sorted(known, key=lambda one: -abs(one[0]))[:STEEPEST]:
-        shown = number(value, 2) if margin is None else f"{number(value, 2)} ± {number(margin, 2)}"
-        made.add_row(printable(layer, 48), str(head), shown, (SHARPER if value < 0 else SOFTER).to(language))
+    for one in steep[:STEEPEST]:
+        shown = f"{number(one.value, 2)} ± {number(one.margin, 2)}"
+        wants = SHARPER if one.value < 0 else SOFTER
+        made.add_row(printable(one.layer, 48), str(one.head), shown, wants.to(language))
     console.print(made)

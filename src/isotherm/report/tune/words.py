@@ -1,7 +1,9 @@
 """What the views of a tuned model say: sentences made of a record."""
 
+from typing import NamedTuple
+
 from isotherm.language import Text
-from isotherm.record.tune import TunedFactor, TuneRecord, TuneStep
+from isotherm.record.tune import TemperatureGradient, TunedFactor, TuneRecord, TuneStep
 from isotherm.report.digits import number, thousands
 
 TASKS = {
@@ -34,7 +36,7 @@ CHANGE_STEPS = Text(
 PER = {True: Text("head", "头"), False: Text("layer", "层")}
 WORTH = Text("gains", "有益")
 NOT_WORTH = Text("leave as it is", "保持原样")
-OPEN = Text("interval open: it reaches the end of what was tried", "区间未闭合：已到所试范围的边缘")
+OPEN = Text("interval open", "区间未闭合")
 LAW_SUPPORTED = Text("supported", "受支持")
 LAW_WORSE = Text("worse by {by}", "差 {by}")
 LAW_NAMES = {
@@ -100,6 +102,56 @@ def judged(best: TunedFactor) -> Text:
     return NOT_WORTH if best.enclosed else OPEN
 
 
+SURE = Text(
+    "Beyond noise, for all {n} heads at once: {heads}.",
+    "对全部 {n} 个头一并考虑，超出噪声的有：{heads}。",
+)
+NONE_SURE = Text(
+    "No head is beyond noise, for all {n} at once.",
+    "对全部 {n} 个头一并考虑，没有哪个头超出噪声。",
+)
+NO_MARGINS = Text(
+    "Too few documents to tell what is noise, so no head is judged.",
+    "文档太少，无法判断什么是噪声，因此不评判任何头。",
+)
+NAMED = 6
+"""How many heads are named."""
+
+
+class Steep(NamedTuple):
+    """A head whose gradient is beyond noise: the layer's number and name, the head, the gradient and its margin."""
+
+    row: int
+    layer: str
+    head: int
+    value: float
+    margin: float
+
+
+def sure(found: TemperatureGradient) -> list[Steep]:
+    """The heads beyond noise when all are looked at, the steepest first."""
+    times = found.beyond
+    steep = [
+        Steep(row, layer, head, value, margin)
+        for row, (layer, values, margins) in enumerate(zip(found.layers, found.gradient, found.margin, strict=False))
+        for head, (value, margin) in enumerate(zip(values, margins, strict=False))
+        if value is not None and margin is not None and times is not None and abs(value) > times * margin
+    ]
+    return sorted(steep, key=lambda one: -abs(one.value))
+
+
+def of_heads(found: TemperatureGradient) -> Text:
+    """Which heads are beyond noise, in one sentence."""
+    heads, steep = sum(map(len, found.gradient)), sure(found)
+    if not steep:
+        return NO_MARGINS if found.beyond is None else NONE_SURE.format(n=heads)
+    names = [Text(f"layer {one.row} head {one.head}", f"第 {one.row} 层第 {one.head} 头") for one in steep[:NAMED]]
+    if more := len(steep) - len(names):
+        names.append(Text(f"{more} more", f"另外 {more} 个"))
+    listed = Text(", ".join(name.en for name in names), "、".join(name.zh for name in names))
+    return SURE.format(n=heads, heads=listed)
+
+
 def laws(record: TuneRecord) -> Text | None:
     """What the lengths say about laws; None where there are too few."""
     if not record.laws:
@@ -120,6 +172,16 @@ def place(step: TuneStep) -> Text:
     if step.head is None:
         return Text(step.layer, step.layer)
     return Text("{layer}, head {head}", "{layer} 第 {head} 头").format(layer=step.layer, head=step.head)
+
+
+def numbered(step: TuneStep, record: TuneRecord) -> Text:
+    """The same with the layer's number among those tuned, where a long name would be cut."""
+    if step.layer not in record.layers:
+        return place(step)
+    row = record.layers.index(step.layer)
+    if step.head is None:
+        return Text(f"layer {row}", f"第 {row} 层")
+    return Text(f"layer {row}, head {step.head}", f"第 {row} 层第 {step.head} 头")
 
 
 def shape(record: TuneRecord) -> Text:
