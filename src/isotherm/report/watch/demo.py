@@ -24,10 +24,11 @@ HEADS = (
 )
 ALONE, HOT, HELD = Text("left alone", "不干预"), Text("too hot", "过热"), Text("too hot, valve", "过热，有阀门")
 AHEAD = Text(
-    "The alert came {least} to {most} steps before the loss showed anything, in {n} of {total} hot runs.",
-    "{total} 次过热训练中有 {n} 次先有警报：比损失显出异常早 {least} 到 {most} 步。",
+    "In {n} of {total} hot runs the alert came before the loss showed anything, by {steps} steps.",
+    "{total} 次过热训练中有 {n} 次先有警报：比损失显出异常早 {steps} 步。",
 )
-QUIET = Text("False alarms in {total} runs left alone: {n}.", "{total} 次不干预的训练中误报 {n} 次。")
+RANGE = Text("{least} to {most}", "{least} 到 {most}")
+QUIET = Text("False alarms in runs left alone: {n} of {total}.", "不干预的训练中的误报：{total} 次中有 {n} 次。")
 HELD_AT = Text(
     "Mean loss at the end: left alone {alone:.2f}, too hot {hot:.2f} (guessing is 2.77), with the valve {held:.2f}.",
     "最后的平均损失：不干预 {alone:.2f}，过热 {hot:.2f}（瞎猜为 2.77），有阀门 {held:.2f}。",
@@ -53,7 +54,9 @@ def sentences(trios: Sequence[DemoTrio]) -> list[Text]:
     means = {name: sum(getattr(trio, name).end for trio in trios) / len(trios) for name in ("alone", "hot", "held")}
     said = [HELD_AT.format(**means), QUIET.format(total=len(trios), n=sum(t.alone.alerted is not None for t in trios))]
     if ahead:
-        said.insert(0, AHEAD.format(least=min(ahead), most=max(ahead), n=len(ahead), total=len(trios)))
+        least, most = min(ahead), max(ahead)
+        steps = RANGE.format(least=least, most=most) if least < most else least
+        said.insert(0, AHEAD.format(steps=steps, n=len(ahead), total=len(trios)))
     return said
 
 
