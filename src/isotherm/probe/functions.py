@@ -22,7 +22,7 @@ COMPARISONS = frozenset({"cdist", "cosine_similarity", "mv", "dot", "vdot", "vec
 ALWAYS = frozenset({*PRODUCTS, *NORMS, *SOFTMAXES, *KERNELS, *COMPARISONS, opaque.NAME})
 """Functions that are always looked at. Others matter only while a product is being followed."""
 RENAMED = frozenset({"linalg_matmul", "linalg_vecdot", "_weight_norm"})
-CONTAINERS = (tuple, list)
+CONTAINERS = (Tensor, tuple, list)
 OUTER = frozenset({"mul", "multiply", "__mul__"})
 CASTS = frozenset({"to", "type", "float", "half", "bfloat16", "double", "clone"})
 REMADE = frozenset({*OUTER, *CASTS, "div", "add", "exp", "normalize", "weight_norm"})
