@@ -166,7 +166,7 @@ class Session:
         while self.working is not None:
             self.working.restore()
         if self.mode is not None:
-            self.mode.__exit__(None, None, None)
+            self.mode.__exit__(KeyboardInterrupt, None, None)
 
     @contextmanager
     def rerun(self, module: nn.Module | None, device: torch.device) -> Iterator[None]:
