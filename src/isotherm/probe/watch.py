@@ -18,7 +18,6 @@ from isotherm.probe.functions import (
     MATRICES,
     OUTER,
     PRODUCTS,
-    REMADE,
     SOFTMAXES,
     SUMS,
     factors_of,
@@ -67,7 +66,7 @@ class Watch:
             return False
         if self._trails.data or self._shares.any:
             return True
-        if name in REMADE and args and self.session.awake and args[0] in self._weights:
+        if self._weights.remakes(name, args):
             return True
         if name in OUTER and isinstance(result, Tensor):
             self._note_outer(args, result)
