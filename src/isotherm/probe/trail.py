@@ -211,6 +211,20 @@ def _dropout(find: Find, args: Args, kwargs: Kwargs) -> Trail | None:
     return mine if mine is None or not given.get("training", True) else replace(mine, noisy=True)
 
 
+def _concatenate(find: Find, args: Args, kwargs: Kwargs) -> Trail | None:
+    """Scores of parts of the keys, queries or heads, put together before their softmax."""
+    trails = [find(one) for one in args[0]]
+    axis: Any = kwargs.get("dim", args[1] if len(args) > 1 else 0)
+    first, scores = trails[0], [one.scores for one in trails if one is not None and one.scores is not None]
+    if first is None or len(scores) < len(trails) or any(one is None or one.exponential for one in trails):
+        return None
+    together = scores[0].followed_by(scores[1:], axis)
+    if together is None:
+        return None
+    one = first.lost(*(trail for trail in trails[1:] if trail is not None))
+    return replace(one, scores=together, product=replace(together, factor=1.0))
+
+
 def _same(find: Find, args: Args, kwargs: Kwargs) -> Trail | None:  # noqa: ARG001  a step
     return find(args[0])
 
@@ -248,6 +262,7 @@ STEPS: dict[str, Callable[[Find, Args, Kwargs], Trail | None]] = {
     "tanh": _tanh,
     "exp": _exp,
     "dropout": _dropout,
+    **dict.fromkeys(("cat", "concat", "concatenate"), _concatenate),
     **dict.fromkeys((*VIEWS, *UNCHANGED), _same),
 }
 """What each operation makes of the trails of its arguments; None if it cannot be said."""
