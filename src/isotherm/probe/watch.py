@@ -18,6 +18,7 @@ from isotherm.probe.functions import (
     MATRICES,
     OUTER,
     PRODUCTS,
+    REMADE,
     SOFTMAXES,
     SUMS,
     factors_of,
@@ -62,11 +63,12 @@ class Watch:
 
     def wants(self, name: str, args: Any, result: Any) -> bool:
         """Whether a call of a function that is not always looked at matters now."""
-        if not isinstance(result, CONTAINERS):
+        if type(result) is not Tensor and not isinstance(result, CONTAINERS):
             return False
         if self._trails.data or self._shares.any:
             return True
-        if self._weights.remakes(name, args):
+        remakes = name in REMADE or (name in VIEWS and self._weights.remade)
+        if remakes and args and self.session.awake and args[0] in self._weights:
             return True
         if name in OUTER and isinstance(result, Tensor):
             self._note_outer(args, result)

@@ -26,11 +26,10 @@ class ModelWeights:
             return True
         return bool(self._remade.data) and (tensor in self._remade or tensor._base in self._remade)
 
-    def remakes(self, name: str, args: Sequence[Any]) -> bool:
-        """Whether a call makes another weight of a weight, or a view of such a one."""
-        if name in VIEWS:
-            return bool(self._remade.data) and bool(args) and args[0] in self._remade
-        return name in REMADE and bool(args) and self._session.awake and args[0] in self
+    @property
+    def remade(self) -> bool:
+        """Whether the forward has made a weight of weights that is still there."""
+        return bool(self._remade.data)
 
     def is_projecting(self, name: str, tensor: Tensor) -> bool:
         """Whether the second factor of a function is a weight, or the function is that of a module that projects."""
@@ -39,7 +38,7 @@ class ModelWeights:
 
     def note(self, name: str, given: Sequence[Tensor], result: Tensor) -> None:
         """Note a result that was made of weights only. A view of one may outlive it."""
-        again = name in REMADE or (name in VIEWS and bool(self._remade.data))
+        again = name in REMADE or (name in VIEWS and self.remade)
         remade = again and given and all(tensor in self for tensor in given)
         if remade or (name in PRODUCTS and all(isinstance(tensor, nn.Parameter) for tensor in given)):
             self._remade[result] = True
