@@ -44,6 +44,18 @@ def filled_with_zeros(q, k, v):
     return used(p * p.sum(-1, keepdim=True).reciprocal(), v)
 
 
+def normalised_by_a_function(q, k, v):
+    return used(F.normalize(scores(q, k).softmax(-1) * CAUSAL, 1, -1), v)
+
+
+def hidden_between_logarithms(q, k, v):
+    return used(scores(q, k).log_softmax(-1).masked_fill(~CAUSAL, float("-inf")).softmax(-1), v)
+
+
+def sharpened_logarithms(q, k, v):
+    return used((scores(q, k).log_softmax(-1) * 2).softmax(-1), v)
+
+
 def squared(q, k, v):
     p = scores(q, k).softmax(-1) ** 2
     return used(p / p.sum(-1, keepdim=True), v)
@@ -100,6 +112,7 @@ def sink_of_each_query(q, k, v):
     ("middle", "scale"),
     [
         (hidden_afterwards, SCALE), (hidden_before_and_afterwards, SCALE), (hidden_in_place, SCALE),
+        (normalised_by_a_function, SCALE), (hidden_between_logarithms, SCALE), (sharpened_logarithms, 2 * SCALE),
         (filled_with_zeros, SCALE), (squared, 2 * SCALE), (weighted_by_position, None), (the_largest_few, SCALE),
         (softmax_of_a_softmax, None), (columns_and_rows, None), (small_exponentials, SCALE),
         (small_exponentials_with_a_column_of_ones, SCALE), (sink_by_a_logsumexp, SCALE), (sink_of_each_query, None),
@@ -134,7 +147,13 @@ def divided_by_nothing_new(q, k, v):
     return (p / p.sum(-1, keepdim=True)) @ v
 
 
-@pytest.mark.parametrize("middle", [mixed_over_heads, normalised_over_queries_too, divided_by_nothing_new])
+def softmax_of_a_log_softmax(q, k, v):
+    return scores(q, k).log_softmax(-1).softmax(-1) @ v
+
+
+@pytest.mark.parametrize(
+    "middle", [mixed_over_heads, normalised_over_queries_too, divided_by_nothing_new, softmax_of_a_log_softmax]
+)
 def test_other_uses_of_a_softmax_leave_it_as_it_is(middle):
     report = look(*net(middle))
     (layer,) = report.layers

@@ -14,6 +14,8 @@ from isotherm.probe.reasons import AFTERWARDS
 from isotherm.probe.session import Session
 from isotherm.probe.trail import Trail
 
+KNOWN = frozenset({"softmax", "special_softmax", "safe_softmax", "log_softmax"})
+"""Functions whose results are weights, or logarithms of these."""
 NEAR = 1e-2
 """How far a number may be from the sum of a row, as a part of it. What is added so as never to divide by 0 is less."""
 
@@ -39,15 +41,16 @@ class Changed:
         """Note the capture of a softmax of these logits."""
         self._rows[trail.origins] = Captured(capture, tuple(logits.shape), axis % logits.dim() - logits.dim())
 
-    def after_softmax(self, trail: Trail, *, plain: bool) -> Trail:
-        """The trail of what a softmax gave. If that is a `plain` one, entries may be hidden later."""
-        if not plain or trail.captured or trail.exponential or trail.origins not in self._rows:
+    def after_softmax(self, trail: Trail, name: str) -> Trail:
+        """The trail of what a softmax of this name gave. It may be changed later."""
+        if name not in KNOWN or trail.captured or trail.exponential or trail.origins not in self._rows:
             return Trail(trail.origins, None, None, captured=True)
-        return replace(trail, exponential=True, captured=True, divided=True)
+        return replace(trail, exponential=name != "log_softmax", captured=True, divided=True)
 
     def again(self, trail: Trail, weights: Tensor, axis: int) -> bool:
-        """Whether these are weights of a softmax over the same axis, changed. Then the next capture replaces that one."""
-        rows = self._rows.get(trail.origins) if trail.exponential and trail.captured and not trail.noisy else None
+        """Whether these are weights of a softmax over the same axis, or their logarithms. They were changed, so the next
+        capture replaces that one."""
+        rows = self._rows.get(trail.origins) if trail.captured and not trail.noisy else None
         if rows is None or (rows.shape, rows.axis) != (tuple(weights.shape), axis % weights.dim() - weights.dim()):
             return False
         self._withdraw(rows)

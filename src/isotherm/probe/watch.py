@@ -35,8 +35,6 @@ from isotherm.probe.shares import Shares, normalised_along
 from isotherm.probe.trail import STEPS, VIEWS, Trail, seen_as
 from isotherm.probe.weights import ModelWeights
 
-PLAIN = frozenset({"softmax", "special_softmax", "safe_softmax"})
-"""Functions that give the weights themselves."""
 SAME = 1e-3
 """Rows whose sums are nearer to one are as the softmax gave them."""
 NORMALISING = frozenset({"div", "mul", "multiply"})
@@ -161,7 +159,7 @@ class Watch:
         if not known:
             return None
         if name in SOFTMAXES:
-            return self._changed.after_softmax(known[0], plain=name in PLAIN)
+            return self._changed.after_softmax(known[0], name)
         if name in REDUCTIONS and results[0].numel() < args[0].numel():
             return replace(known[0].lost(), reduced=True, divided=name == "logsumexp")
         self._put_together(name, args, known)
@@ -179,6 +177,9 @@ class Watch:
         """The trail after an operation on what is followed."""
         step = STEPS.get(name)
         trail = None if step is None or len(results) > 1 else step(self._find, args, kwargs)
+        if name == "normalize" and known[0].captured:
+            over = kwargs.get("dim", args[2] if len(args) > 2 else 1)
+            self._normalised_again(known[0], [args[0].abs().sum(over, keepdim=True)], results[0])
         if trail is not None and trail.exponential and name in NORMALISING:
             trail = self._normalised(trail, [one for one in args[:2] if isinstance(one, Tensor)], results[0])
         if trail is None:
@@ -319,7 +320,7 @@ class Watch:
 
     def _normalised_again(self, trail: Trail, given: list[Tensor], weights: Tensor) -> None:
         """Weights of a softmax that were changed, and divided by their sums: captured instead of what the softmax gave."""
-        axis, sums = normalised_along(given, weights), min(given[:2], key=Tensor.numel)
+        axis, sums = normalised_along(given, weights), min(given, key=Tensor.numel)
         if axis is None or bool(((sums - 1).abs() < SAME).all()):
             return
         if self._changed.again(trail, weights, axis):
@@ -371,11 +372,13 @@ class Watch:
         if frame is not None and frame.attends and logits.dim() > 2:
             frame.other_softmax = True
 
-    def _softmaxed_again(self, trail: Trail, weights: Tensor, axis: int) -> None:
-        """A softmax of weights: captured instead of these."""
-        if self._changed.again(trail, weights, axis):
+    def _softmaxed_again(self, trail: Trail, given: Tensor, axis: int) -> None:
+        """A softmax of weights, or of changed logarithms of weights: captured instead of these."""
+        if not trail.exponential and bool((given.logsumexp(axis).abs() < SAME).all()):
+            return
+        if self._changed.again(trail, given, axis):
             self._blocks.take(trail.origins)
-            recognise_logits(self.session, replace(trail.now(None), captured=False, exponential=False), weights, axis)
+            recognise_logits(self.session, replace(trail.now(None), captured=False, exponential=False), given, axis)
 
 
 def _axis_of(name: str, args: Any, kwargs: Any) -> int:
