@@ -45,7 +45,8 @@ class Recorded:
 @dataclass(eq=False)
 class Record:
     """The output of a projection or a norm. `made` is the memory it was written to, `source` is the module's input, `parts` are
-    the parameters of a projection without a module. `samples` are vectors of it that were gathered already."""
+    the parameters of a projection without a module, `features` is the axis of its features. `samples` are vectors of it that
+    were gathered already."""
 
     name: str
     kind: Literal["projection", "norm"]
@@ -53,6 +54,7 @@ class Record:
     source: Tensor | None
     made: int
     parts: tuple[Part, ...] = ()
+    features: int = -1
     samples: dict[tuple[int, ...], Any] = field(default_factory=dict)
 
     @functools.cached_property
@@ -234,7 +236,8 @@ class Frames:
             parent.explained = parent.explained or frame.explained
             parent.unnormalised = parent.unnormalised or (frame.unnormalised and not frame.explained)
             if frame.projects or frame.normalises:
-                self.note(parent, frame.name, "projection" if frame.projects else "norm", given, result)
+                features = 1 if isinstance(module, (nn.Conv1d, nn.Conv2d)) else -1
+                self.note(parent, frame.name, "projection" if frame.projects else "norm", given, result, (), features)
             elif not frame.explained and self._is_small(module):
                 parent.records.extend(frame.records)
         return frame
@@ -247,13 +250,14 @@ class Frames:
         given: Any,
         result: Any,
         parts: tuple[Part, ...] = (),
+        features: int = -1,
     ) -> None:
         """Record the output of a projection or a norm inside `frame`."""
         first, output = _first_tensor(given), _first_tensor(result)
         if output is None or not output.dtype.is_floating_point or output.dim() < 2 or output.is_nested:
             return
         source = None if first is None or first.is_nested else first.detach()
-        record = Record(name, kind, output.detach(), source, storage_of(output), parts)
+        record = Record(name, kind, output.detach(), source, storage_of(output), parts, features)
         frame.records.append(record)
         self._keeper.protect(output, record)
 
