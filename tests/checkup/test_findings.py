@@ -158,6 +158,7 @@ def test_a_spread_of_unknown_logits_is_a_warning():
     _, found = frozen(Model(Cubed()))
     assert found
     assert {one.severity for one in found} == {"warning"}
+    assert all(one.advice.en.startswith("Unless a bias makes this, ") for one in found)
 
 
 def test_many_heads_of_a_layer_are_one_finding():

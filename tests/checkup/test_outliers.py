@@ -86,6 +86,19 @@ def test_a_layer_of_twenty_times_the_size_is_found_and_its_advice_mends_it(made,
     assert found(model, data) == []
 
 
+def test_of_one_projection_for_q_and_k_the_size_is_brought_to_that_of_its_siblings():
+    """q·k changes by the square of what the advice says, the size of q by that itself."""
+    model, data = own()
+    for layer in model.layers:
+        layer.k_proj = layer.q_proj
+    multiply(model.layers[2].q_proj.weight, 20)
+    (one,) = (finding for finding in found(model, data) if finding.changes)
+    assert "20 → 1)" in one.advice.en.replace(f"{one.evidence['ratio']:.4g}", "20")
+    take(model, one.changes)
+    mended, usual = (float(model.layers[index].q_proj.weight.detach().norm()) for index in (2, 1))
+    assert mended == pytest.approx(usual, rel=0.05)
+
+
 def test_a_layer_of_a_twentieth_of_the_size_is_found():
     model, data = stock("llama")
     multiply(model.model.layers[4].self_attn.q_proj.weight, 1 / 20)

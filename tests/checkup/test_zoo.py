@@ -274,7 +274,7 @@ class BahdanauAttention(nn.Module):
         return (weights.unsqueeze(-1) * x.unsqueeze(1)).sum(2)
 
 
-def softmax_over(weight):
+def softmax_over(weight, project):
     """A router or classifier whose weight is made anew in each forward."""
 
     class Router(nn.Module):
@@ -282,27 +282,35 @@ def softmax_over(weight):
             super().__init__()
             self.weight, self.gain = nn.Parameter(torch.randn(4, zoo.WIDTH)), nn.Parameter(torch.tensor(2.0))
             self.a, self.b = nn.Parameter(torch.randn(4, 3)), nn.Parameter(torch.randn(3, zoo.WIDTH))
-            self.experts = nn.Linear(zoo.WIDTH, 4 * zoo.WIDTH)
+            self.experts = nn.ModuleList(nn.Linear(zoo.WIDTH, zoo.WIDTH) for _ in range(4))
 
         def forward(self, x):
-            shares = nn.functional.linear(x.to(weight(self).dtype), weight(self)).softmax(-1).to(x.dtype)
-            return (shares.unsqueeze(-1) * self.experts(x).unflatten(-1, (4, -1))).sum(-2)
+            shares = project(x, lambda: weight(self)).softmax(-1).to(x.dtype)
+            return torch.einsum("bte,betd->btd", shares, torch.stack([expert(x) for expert in self.experts], 1))
 
     return Router()
 
 
 ROUTERS = {
     "normalised": lambda m: nn.functional.normalize(m.weight, dim=-1),
+    "normalised by hand": lambda m: m.weight / m.weight.norm(dim=-1, keepdim=True).clamp_min(1e-6),
     "in another precision": lambda m: m.weight.double(),
     "with a gain": lambda m: m.weight * m.gain,
     "with an adapter": lambda m: m.weight + m.a @ m.b,
 }
 
 
+PROJECTIONS = {
+    "linear": lambda x, weight: nn.functional.linear(x.to(weight().dtype), weight()),
+    "turned": lambda x, weight: x.to(weight().dtype) @ weight().T,
+}
+
+
+@pytest.mark.parametrize("project", PROJECTIONS.values(), ids=PROJECTIONS)
 @pytest.mark.parametrize("weight", ROUTERS.values(), ids=ROUTERS)
-def test_a_router_whose_weight_is_made_in_the_forward_is_no_attention(weight):
+def test_a_router_whose_weight_is_made_in_the_forward_is_no_attention(weight, project):
     torch.manual_seed(0)
-    report = look(softmax_over(weight).eval(), torch.randn(2, TOKENS, zoo.WIDTH))
+    report = look(softmax_over(weight, project).eval(), torch.randn(2, TOKENS, zoo.WIDTH))
     assert report.layers == ()
     assert report.record.unseen == ()
 

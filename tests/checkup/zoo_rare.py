@@ -242,6 +242,27 @@ def neighbours_in_a_picture(q, k, v):
     return (w.unsqueeze(2) * around(v)).sum(3).mT
 
 
+def keys_in_two_parts(q, k, v):
+    """Keys of two kinds (memory and present, text and picture) under one softmax."""
+    return kept((torch.cat([q @ k[:, :, :5].mT, q @ k[:, :, 5:].mT], -1) * SCALE).softmax(-1)) @ v
+
+
+def queries_in_two_parts(q, k, v):
+    scores = [(part * SCALE) @ k.mT for part in q.split(6, 2)]
+    return kept(torch.cat(scores, dim=2).softmax(-1)) @ v
+
+
+def heads_one_by_one(q, k, v):
+    scores = [q[:, head : head + 1] @ k[:, head : head + 1].mT * SCALE for head in range(HEADS)]
+    return kept(torch.cat(scores, 1).softmax(-1)) @ v
+
+
+def parts_of_two_scales(q, k, v):
+    """No number holds for all keys of a row."""
+    scores = torch.cat([q @ k[:, :, :5].mT * SCALE, q @ k[:, :, 5:].mT * 0.1], -1)
+    return kept(scores.softmax(-1)) @ v
+
+
 def by_distance(q, k, v):
     distance = (q * q).sum(-1, keepdim=True) - 2 * q @ k.mT + (k * k).sum(-1).unsqueeze(-2)
     return kept((-distance * SCALE).softmax(-1)) @ v
@@ -282,6 +303,7 @@ SEEN = {  # what it is → the scale in force, None where there is none or it is
     pooled_by_hand: None, pooled_by_a_matmul: None, pooled_in_several_ways: None, pooled_by_a_learned_query: None,
     a_pointer: SCALE, a_pointer_by_hand: SCALE, a_pointer_for_all: None, edges_by_a_vector: None, the_best_few: None,
     neighbours_in_a_picture: None, by_distance: None, powers_of_two: SCALE * log(2), softplus: None,
+    keys_in_two_parts: SCALE, queries_in_two_parts: SCALE, heads_one_by_one: SCALE, parts_of_two_scales: None,
 }  # fmt: skip
 IN_BLOCKS = (
     merged_by_shares_first, merged_by_a_softmax_first, merged_by_shares_last, merged_pairwise, merged_by_plain_sums,

@@ -78,6 +78,24 @@ def test_channels_of_a_convolution():
     assert [capture.kind for capture in seen.captures] == ["channel"]
 
 
+@pytest.mark.parametrize(("turned", "kind"), [(True, "self"), (False, "channel")])
+def test_a_convolution_over_positions_has_its_features_first(turned, kind):
+    """Point cloud transformers attend over points; without their transposition the vectors would run along these."""
+
+    class Points(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.q, self.k, self.v = (nn.Conv1d(12, 6, 1) for _ in range(3))
+
+        def forward(self, x):
+            q, k, v = (part(x).mT if turned else part(x) for part in (self.q, self.k, self.v))
+            return torch.softmax(q @ k.mT, -1) @ v
+
+    with probe(model := Points()) as seen:
+        model(torch.randn(2, 12, 11))
+    assert [capture.kind for capture in seen.captures] == [kind]
+
+
 @pytest.mark.parametrize(("name", "kind"), [("XCA", "channel"), ("ChannelAttention", "channel"), ("Mixing", "self")])
 @pytest.mark.parametrize("inside", ["part", "channel_att"])
 def test_a_name_tells_what_copies_do_not(name, kind, inside):

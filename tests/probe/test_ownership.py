@@ -403,6 +403,26 @@ def test_an_interrupt_at_any_line_while_probes_open_and_close():
     assert line > 50
 
 
+class Still(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        with torch.no_grad():
+            return x + 1
+
+
+@REPORTED_ONLY
+def test_an_interrupt_while_the_models_own_no_grad_ends():
+    model, before, line = Still(), shared(), 1
+
+    def work() -> None:
+        with probe(model):
+            model(torch.ones(2))
+
+    while interrupted_at(line, work):
+        assert changed(before) == [], line
+        line += 1
+    assert line > 50
+
+
 @REPORTED_ONLY
 @pytest.mark.parametrize("make", MAKERS[:4], ids=["nano", "encoder", "own", "llama"])
 def test_an_interrupt_at_any_line_of_a_look(make: Callable[[], tuple[nn.Module, Any]]):

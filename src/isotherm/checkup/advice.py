@@ -214,7 +214,8 @@ class Advisor:
         """Keep a way that led to the target; correct the number of one that may; drop any other."""
         want = attempt.want
         before = self._captures[want.layer]
-        ratio = None if captures is None else _ratio(before, captures[want.layer], want.heads)
+        side = want.side if want.statistic == "size" else None
+        ratio = None if captures is None else _ratio(before, captures[want.layer], want.heads, side)
         if captures is not None and ratio is not None and abs(ratio / attempt.factor - 1) <= NEAR:
             in_proportion = want.statistic in ("scale", "size")
             after = want.before * ratio if in_proportion else self._value(want, captures[want.layer])
@@ -289,14 +290,17 @@ def _apart(one: _Attempt, other: _Attempt) -> bool:
     return not nested and ("attribute" in kinds or not targets[0] & targets[1])
 
 
-def _ratio(before: Capture, after: Capture, heads: Sequence[int] | None) -> float | None:
-    """By what q·k of these heads was multiplied: the median over heads of the change of scale·|q|·|k|."""
+def _ratio(before: Capture, after: Capture, heads: Sequence[int] | None, side: Side | None = None) -> float | None:
+    """By what q·k of these heads was multiplied: the median over heads of the change of scale·|q|·|k|. With a `side`, by what
+    q or k alone was."""
     if before.problem.q.shape != after.problem.q.shape or before.problem.k.shape != after.problem.k.shape:
         return None
     sizes = []
     for capture in (before, after):
         q, k = (x.double().square().sum(-1).mean((0, 2)).sqrt() for x in (capture.problem.q, capture.problem.k))
-        sizes.append(capture.problem.scale * q * k.to(q.device).repeat_interleave(len(q) // len(k)))
+        k = k.to(q.device).repeat_interleave(len(q) // len(k))
+        together = capture.problem.scale * q * k
+        sizes.append(together if side is None else q if side == "q" else k)
     ratios = sizes[1] / sizes[0]
     ratios = ratios if heads is None else ratios[torch.tensor(list(heads), device=ratios.device)]
     ratio = float(ratios.median())

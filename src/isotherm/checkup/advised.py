@@ -24,6 +24,11 @@ FROZEN = Text(
     "The scale is too large for these weights (1/√d is usual), or W_q and W_k start too large: {how}.",
     "缩放对这些权重而言过大（通常为 1/√d），或 W_q、W_k 的初始值过大：{how}。",
 )
+PERHAPS_FROZEN = Text(
+    "Unless a bias makes this, the scale is too large for these weights (1/√d is usual), or W_q and W_k start too large:"
+    " {how}.",
+    "若不是偏置所致，则缩放对这些权重而言过大（通常为 1/√d），或 W_q、W_k 的初始值过大：{how}。",
+)
 MISMATCH = Text(
     "Find where the scale is lost or applied twice; until then {how}.",
     "查明缩放在何处丢失或重复；在此之前，{how}。",
@@ -77,7 +82,8 @@ def _told(finding: Finding, want: Want, found: Found, capture: Capture) -> Findi
         advice = APART.format(advice=finding.advice, how=found.how) if found.changes else finding.advice
         return replace(finding, advice=advice, changes=found.changes)
     normalised = capture.q_factor.kind == "normalised" and want.statistic != "scale"
-    sentence = NORMALISED if normalised else SENTENCES[finding.code]
+    unknown = finding.code == "frozen-at-init" and finding.severity == "warning"
+    sentence = NORMALISED if normalised else PERHAPS_FROZEN if unknown else SENTENCES[finding.code]
     return replace(finding, advice=sentence.format(how=found.how), changes=found.changes)
 
 

@@ -2,10 +2,13 @@
 
 Attention in blocks of keys has a softmax for each block, and weights for the blocks that come from their sums: exp(lseᵢ − lse).
 So if numbers of several products, one for each row (a sum, a largest, a logsumexp), are put together, then what the running
-module has normalised of these products were blocks. Either may come first.
+module has normalised of these products were blocks. Either may come first. If the products were computed twice, once for the
+sums and once for the blocks, they are told by their keys.
 """
 
 from collections.abc import Iterable
+
+from torch import Tensor
 
 from isotherm.probe.frames import Frame
 from isotherm.probe.session import Session
@@ -20,6 +23,7 @@ class Blocks:
         self._taken: dict[int, tuple[Frame | None, int]] = {}
         self._merged: list[frozenset[int]] = []
         self._read: set[int] = set()
+        self._keys: dict[int, Tensor] = {}
 
     def take(self, origins: Iterable[int], capture: int | None = None) -> None:
         """Note that a capture, the next one if none is given, is of these products."""
@@ -29,10 +33,15 @@ class Blocks:
 
     def merge(self, trails: Iterable[Trail]) -> None:
         """Note that numbers for rows of several products were put together."""
+        trails = tuple(trails)
         origins = frozenset().union(*(trail.origins for trail in trails))
-        if len(origins) > 1 and origins not in self._merged:
-            self._merged.append(origins)
-            self._settle()
+        if len(origins) < 2 or origins in self._merged:
+            return
+        self._merged.append(origins)
+        self._settle()
+        self._keys |= {origin: one.product.b for one in trails if one.product is not None for origin in one.origins}
+        if self._session.frames.attending is not None:
+            self._session.frames.attending.merged.append([self._keys[one] for one in origins if one in self._keys])
 
     def _settle(self) -> None:
         """Tell the frames which of their captures are blocks."""

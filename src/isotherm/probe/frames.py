@@ -5,6 +5,7 @@ These outputs are kept until the module returns, so that q and k can be traced b
 
 import functools
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any, Literal, NamedTuple
@@ -12,7 +13,7 @@ from typing import Any, Literal, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from isotherm.probe.capture import Part
+from isotherm.probe.capture import Capture, Part
 from isotherm.probe.keep import Keeper, storage_of
 from isotherm.probe.members import modules_of
 
@@ -53,7 +54,8 @@ class Recorded:
 @dataclass(eq=False)
 class Record:
     """The output of a projection or a norm. `made` is the memory it was written to, `source` is the module's input, `parts` are
-    the parameters of a projection without a module. `samples` are vectors of it that were gathered already."""
+    the parameters of a projection without a module, `features` is the axis of its features. `samples` are vectors of it that
+    were gathered already."""
 
     name: str
     kind: Literal["projection", "norm"]
@@ -61,6 +63,7 @@ class Record:
     source: Tensor | None
     made: int
     parts: tuple[Part, ...] = ()
+    features: int = -1
     samples: dict[tuple[int, ...], Any] = field(default_factory=dict)
 
     @functools.cached_property
@@ -86,7 +89,8 @@ class Frame:
     two activations was multiplied with a third, without weights that sum to one; `other_softmax`, that there was a softmax over
     something else. `met` names an operator nothing sees into. `blocks` are the indices of captures that are
     blocks of longer rows if there are several, `divisors` the products whose exponentials something was divided by although no
-    row of them was read.
+    row of them was read. `replaced` are the indices of captures of weights that the model did not use as they were captured.
+    `merged` holds, for numbers of rows that were put together, the keys of the products that these came from.
     """
 
     module: nn.Module
@@ -98,11 +102,27 @@ class Frame:
     met: str = ""
     blocks: set[int] = field(default_factory=set)
     divisors: set[int] = field(default_factory=set)
+    replaced: set[int] = field(default_factory=set)
+    merged: list[list[Tensor]] = field(default_factory=list)
 
     @property
     def noteworthy(self) -> bool:
         """Whether something happened that may have to be said of the module."""
-        return bool(self.unnormalised or self.other_softmax or self.met or self.blocks or self.divisors)
+        met = self.unnormalised or self.other_softmax or self.met
+        return bool(met or self.blocks or self.divisors or self.replaced or self.merged)
+
+    def in_blocks(self, captures: Sequence[Capture]) -> bool:
+        """Whether the module computes rows in blocks of keys that it puts together later.
+
+        Rows that were not divided by their sums when they were used are whole if the module had them once, and blocks if it
+        had several. Others are told by their keys, if the products were computed once more for their sums.
+        """
+        for keys in self.merged:
+            places = {(one.data_ptr(), one.shape[-2:]) for one in keys}
+            own = [(index, one.problem.k) for index, one in enumerate(captures) if one.name == self.name]
+            same = {index for index, k in own if (k.data_ptr(), k.shape[-2:]) in places}
+            self.blocks |= same if len(same) > 1 else set()
+        return len(self.blocks) > 1 or bool(self.divisors)
 
     @property
     def kind(self) -> str:
@@ -223,7 +243,8 @@ class Frames:
             parent.unnormalised = parent.unnormalised or (frame.unnormalised and not frame.explained)
             role = frame.role
             if role.projects or role.normalises:
-                self.note(parent, frame.name, "projection" if role.projects else "norm", given, result)
+                features = 1 if isinstance(module, (nn.Conv1d, nn.Conv2d)) else -1
+                self.note(parent, frame.name, "projection" if role.projects else "norm", given, result, (), features)
             elif not frame.explained and self._is_small(module):
                 parent.records.extend(frame.records)
         return frame
@@ -236,13 +257,14 @@ class Frames:
         given: Any,
         result: Any,
         parts: tuple[Part, ...] = (),
+        features: int = -1,
     ) -> None:
         """Record the output of a projection or a norm inside `frame`."""
         first, output = _first_tensor(given), _first_tensor(result)
         if output is None or not output.dtype.is_floating_point or output.dim() < 2 or output.is_nested:
             return
         source = None if first is None or first.is_nested else first.detach()
-        record = Record(name, kind, output.detach(), source, storage_of(output), parts)
+        record = Record(name, kind, output.detach(), source, storage_of(output), parts, features)
         frame.records.append(record)
         self._keeper.protect(output, record)
 

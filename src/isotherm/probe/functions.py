@@ -22,10 +22,11 @@ COMPARISONS = frozenset({"cdist", "cosine_similarity", "mv", "dot", "vdot", "vec
 ALWAYS = frozenset({*PRODUCTS, *NORMS, *SOFTMAXES, *KERNELS, *COMPARISONS, opaque.NAME})
 """Functions that are always looked at. Others matter only while a product is being followed."""
 RENAMED = frozenset({"linalg_matmul", "linalg_vecdot", "_weight_norm"})
-CONTAINERS = (tuple, list)
+CONTAINERS = (Tensor, tuple, list)
 OUTER = frozenset({"mul", "multiply", "__mul__"})
-CASTS = frozenset({"to", "type", "float", "half", "bfloat16", "double", "clone"})
-REMADE = frozenset({*OUTER, *CASTS, "div", "add", "exp", "normalize", "weight_norm"})
+CASTS = frozenset({"to", "to_copy", "type", "float", "half", "bfloat16", "double", "clone"})
+LENGTHS = frozenset({"norm", "linalg_norm", "linalg_vector_norm", "pow", "square", "sum", "sqrt", "rsqrt", "clamp_min"})
+REMADE = frozenset({*OUTER, *CASTS, *LENGTHS, "div", "add", "exp", "normalize", "weight_norm"})
 """Functions that make another weight of weights and numbers."""
 PASSED_ON = frozenset({*VIEWS, *UNCHANGED, "dropout"})
 """Functions after which weights that sum to one are still known as such."""

@@ -85,22 +85,24 @@ def _other_axes(q: Tensor, frames: list[Frame]) -> Kind | None:
     output the vectors of q and its rows lie. A norm copies q, so what a norm was given is looked at too.
     """
     for frame in reversed(frames):
-        outputs = {record.made: record.output for record in frame.records if record.kind == "projection"}
+        outputs = {record.made: record for record in frame.records if record.kind == "projection"}
         views = [q, *(r.source for r in frame.records if r.kind == "norm" and r.source is not None)]
         for view in views:
             output = outputs.get(storage_of(view))
             if output is not None and view.shape[-2:] == q.shape[-2:]:
-                return _axis_kind(view, output)
+                return _axis_kind(view, output.output, output.features)
         if frame.role.attends:
             break
     return None
 
 
-def _axis_kind(view: Tensor, output: Tensor) -> Kind | None:
-    """The kind by the axes of `output`, [B, tokens, features] or [B, features, height, width]."""
+def _axis_kind(view: Tensor, output: Tensor, features: int) -> Kind | None:
+    """The kind by the axes of `output`: [B, tokens, features] or, of a convolution, [B, features, tokens] or
+    [B, features, height, width]. `features` is that axis."""
     (rows, dim), (row_step, step) = view.shape[-2:], view.stride()[-2:]
     if output.dim() == 3:
-        along_tokens = dim == output.shape[1] and step == output.stride(1) != output.stride(2)
+        tokens = 2 if features == 1 else 1
+        along_tokens = dim == output.shape[tokens] and step == output.stride(tokens) != output.stride(features)
         if not along_tokens or dim == 1:
             return None
         return "batch" if rows == output.shape[0] and row_step == output.stride(0) else "channel"

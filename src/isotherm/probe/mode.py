@@ -24,12 +24,15 @@ class Mode(TorchFunctionMode):
 
     def __enter__(self) -> "Mode":
         """Put the mode on the stack."""
-        self._session.mode = self
+        self._session.mode, self._gradients = self, torch.is_grad_enabled()
         _put([self])
         return self
 
-    def __exit__(self, *_: object) -> None:
-        """Take the mode off the stack, even if the model has left another on top of it."""
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        """Take the mode off the stack, even if the model has left another on top of it. An interrupt may have come while the
+        model's own `no_grad` ended, whose call passes through here, so gradients become as they were."""
+        if kind is not None and not issubclass(kind, Exception):
+            torch._C._set_grad_enabled(self._gradients)
         _put([mode for mode in _taken() if mode is not self])
         self._session.mode = None
 

@@ -48,7 +48,7 @@ def recognise_weights(session: Session, trail: Trail, weights: Tensor, axis: int
         return False
     if bool((weights < 0).any()) or not (normalised or trail.exponential) or not bool((sums > 0).any()):
         return False
-    below_one = not normalised and not trail.noisy and bool((sums < 1 + near).all())
+    below_one = not normalised and trail.divided and not trail.noisy and bool((sums < 1 + near).all())
     rest = (1 - sums).clamp(min=0) if below_one else None
     before = len(session.seen.captures)
     _recognise(session, trail, weights.double().log(), axis, rest)

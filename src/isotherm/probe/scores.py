@@ -5,6 +5,7 @@ is q and which is k shows only when somebody normalises over an axis: the keys a
 `a` and columns `b`. Every tensor of a description is in its canonical layout, [*lead, rows, columns].
 """
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import count
 from typing import NamedTuple
@@ -125,14 +126,40 @@ class Scores:
             added, hidden = (*self.added, *other.added), (*self.hidden, *other.hidden)
             together = replace(self, factor=self.factor + other.factor, added=added, hidden=hidden)
             return together if self.zeroed == other.zeroed == () else None
-        bare = not any((*one.multipliers, *one.added, *one.hidden, *one.zeroed) for one in (self, other))
-        if not bare or self.origin == other.origin or self.factor != other.factor:
+        if not (self.bare and other.bare) or self.origin == other.origin or self.factor != other.factor:
             return None
         a, b = (
             torch.cat([_expanded(one, self.lead), _expanded(two, self.lead)], -1)
             for one, two in ((self.a, other.a), (self.b, other.b))
         )
         return replace(self, a=a, b=b)
+
+    @property
+    def bare(self) -> bool:
+        """Whether the tensor is a number times a·bᵀ."""
+        return (
+            self.cap is None
+            and self.view is None
+            and not (self.multipliers or self.added or self.hidden or self.zeroed)
+        )
+
+    def followed_by(self, others: "Sequence[Scores]", axis: int) -> "Scores | None":
+        """Several scores put one after another along an axis: parts of the keys, of the queries, or of the heads."""
+        alike = all(one.bare and (one.factor, one.order) == (self.factor, self.order) for one in (self, *others))
+        if not alike or not -len(self.order) <= axis < len(self.order):
+            return None
+        place, every = self.order[axis], (self, *others)
+        rows = len(self.lead)
+        if place < rows:
+            a, b = (torch.cat([_expanded(x, one.lead) for x, one in sides], place) for sides in _sides(every))
+            return replace(self, a=a, b=b, lead=tuple(a.shape[:-2]))
+        shared, parts = ([one.b for one in every], [one.a for one in every])
+        if place > rows:
+            shared, parts = parts, shared
+        if any(_place(one) != _place(shared[0]) for one in shared):
+            return None
+        together = torch.cat([_expanded(part, one.lead) for part, one in zip(parts, every, strict=True)], -2)
+        return replace(self, b=together) if place > rows else replace(self, a=together)
 
     def without(self, hidden: object, filled: object) -> "Scores | None":
         """The scores with `filled` written where `hidden` is true. None unless that hides an entry, or writes 0."""
@@ -220,6 +247,17 @@ class Scores:
             hidden=tuple(reshape_lead(mask, self.lead, lead) for mask in self.hidden),
             zeroed=tuple(reshape_lead(mask, self.lead, lead) for mask in self.zeroed),
         )
+
+
+def _sides(every: "Sequence[Scores]") -> "Iterator[list[tuple[Tensor, Scores]]]":
+    """The vectors of the rows and those of the columns, each with its scores."""
+    yield [(one.a, one) for one in every]
+    yield [(one.b, one) for one in every]
+
+
+def _place(vectors: Tensor) -> tuple[int, torch.Size, tuple[int, ...]]:
+    """Where vectors are in memory: equal for tensors that show the same numbers."""
+    return vectors.data_ptr(), vectors.shape, vectors.stride()
 
 
 def _expanded(vectors: Tensor, lead: tuple[int, ...]) -> Tensor:

@@ -169,7 +169,7 @@ class Session:
         while self.working is not None:
             self.working.restore()
         if self.mode is not None:
-            self.mode.__exit__(None, None, None)
+            self.mode.__exit__(KeyboardInterrupt, None, None)
 
     @contextmanager
     def rerun(self, module: nn.Module | None, device: torch.device) -> Iterator[None]:
@@ -328,15 +328,14 @@ class Session:
                 self.resolve()
 
     def _account(self, frame: Frame, result: Any) -> None:
-        """See to a module that has returned.
-
-        Rows that were not divided by their sums when they were used are whole if the module had them once. If it had several,
-        they are blocks of longer rows: they are withdrawn, and the module is listed as unseen.
-        """
+        """See to a module that has returned. Captures of what it did not use are withdrawn. So are blocks of longer rows, for
+        which the module is listed as unseen."""
         if not (frame.records or frame.noteworthy):
             return
-        if len(frame.blocks) > 1 or frame.divisors:
-            self.withdraw(*frame.blocks)
+        in_blocks = frame.in_blocks(self.seen.captures)
+        if in_blocks or frame.replaced:
+            self.withdraw(*(frame.replaced | frame.blocks if in_blocks else frame.replaced))
+        if in_blocks:
             self.miss(IN_BLOCKS, frame.name, frame.kind)
         else:
             self._suspect(frame, result)

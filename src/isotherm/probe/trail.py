@@ -26,6 +26,7 @@ class Trail:
     - `captured`: its softmax is captured already, or was listed as unseen.
     - `noisy`: something random was done to it.
     - `reduced`: it is one number for each row, such as a sum.
+    - `divided`: it was divided by a number for each row, or its logarithm had a logsumexp subtracted; or it is a logsumexp.
     """
 
     origins: frozenset[int]
@@ -35,6 +36,7 @@ class Trail:
     captured: bool = False
     noisy: bool = False
     reduced: bool = False
+    divided: bool = False
 
     @classmethod
     def of(cls, scores: Scores) -> "Trail":
@@ -71,7 +73,8 @@ def _scored(trail: Trail | None, change: Callable[[Scores], Scores | None]) -> T
     """The trail with its description changed; None if there is nothing to change."""
     if trail is None:
         return None
-    return trail.now(None if trail.scores is None or trail.captured else change(trail.scores))
+    final = trail.captured and not trail.exponential
+    return trail.now(None if trail.scores is None or final else change(trail.scores))
 
 
 def _add(find: Find, args: Args, kwargs: Kwargs) -> Trail | None:
@@ -100,7 +103,7 @@ def _sum(find: Find, one: object, other: object, alpha: float | None) -> Trail |
             None if alpha is None else _scored(theirs, lambda s: None if (t := s.times(alpha)) is None else t.plus(one))
         )
     if mine is None or alpha is None or mine.exponential:
-        return None if mine is None else mine.now(None)
+        return None if mine is None else mine.now(None) if theirs is None else mine.lost(theirs)
     if theirs is None:
         return _scored(mine, lambda scores: scores.plus(other, alpha))
     if mine.scores is not None and theirs.scores is not None and not theirs.exponential:
@@ -110,7 +113,8 @@ def _sum(find: Find, one: object, other: object, alpha: float | None) -> Trail |
             return replace(mine.lost(theirs), scores=together, product=mine.product)
     own = bool(mine.origins & theirs.origins)
     added = _scored(mine, lambda scores: scores.plus(other, alpha, own=own))
-    return None if added is None else replace(added, origins=mine.origins | theirs.origins)
+    less = mine.divided or (theirs.reduced and (theirs.divided or theirs.exponential))
+    return None if added is None else replace(added, origins=mine.origins | theirs.origins, divided=less)
 
 
 def _multiply(find: Find, args: Args, kwargs: Kwargs) -> Trail | None:  # noqa: ARG001  a step
@@ -135,7 +139,7 @@ def _weighted(trail: Trail, by: object) -> Trail:
         return trail
     factor = scores.canonical(by)
     if 1 in factor.shape[-2:] and not bool((factor == 0).any()):
-        return trail
+        return replace(trail, divided=True)
     zeros = factor == 0
     ones = bool((zeros | (factor == 1)).all())
     return trail.now(replace(scores, hidden=(*scores.hidden, zeros)) if ones else None)
@@ -146,7 +150,9 @@ def _divide(find: Find, args: Args, kwargs: Kwargs) -> Trail | None:
     if mine is None or kwargs.get("rounding_mode") is not None:
         return None
     if mine.exponential:
-        return mine if not isinstance(by, Tensor) or 1 in (by.numel(), *by.shape[-2:]) else mine.now(None)
+        if not isinstance(by, Tensor) or by.numel() == 1:
+            return mine
+        return replace(mine, divided=True, scores=mine.scores if 1 in by.shape[-2:] else None)
     if find(by) is not None:
         return None
     return _scored(mine, lambda scores: scores.times(1 / by) if isinstance(by, Tensor) or by else None)
@@ -205,6 +211,20 @@ def _dropout(find: Find, args: Args, kwargs: Kwargs) -> Trail | None:
     return mine if mine is None or not given.get("training", True) else replace(mine, noisy=True)
 
 
+def _concatenate(find: Find, args: Args, kwargs: Kwargs) -> Trail | None:
+    """Scores of parts of the keys, queries or heads, put together before their softmax."""
+    trails = [find(one) for one in args[0]]
+    axis: Any = kwargs.get("dim", args[1] if len(args) > 1 else 0)
+    first, scores = trails[0], [one.scores for one in trails if one is not None and one.scores is not None]
+    if first is None or len(scores) < len(trails) or any(one is None or one.exponential for one in trails):
+        return None
+    together = scores[0].followed_by(scores[1:], axis)
+    if together is None:
+        return None
+    one = first.lost(*(trail for trail in trails[1:] if trail is not None))
+    return replace(one, scores=together, product=replace(together, factor=1.0))
+
+
 def _same(find: Find, args: Args, kwargs: Kwargs) -> Trail | None:  # noqa: ARG001  a step
     return find(args[0])
 
@@ -242,6 +262,7 @@ STEPS: dict[str, Callable[[Find, Args, Kwargs], Trail | None]] = {
     "tanh": _tanh,
     "exp": _exp,
     "dropout": _dropout,
+    **dict.fromkeys(("cat", "concat", "concatenate"), _concatenate),
     **dict.fromkeys((*VIEWS, *UNCHANGED), _same),
 }
 """What each operation makes of the trails of its arguments; None if it cannot be said."""

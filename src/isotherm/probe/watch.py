@@ -10,6 +10,7 @@ from torch.utils.weak import WeakTensorKeyDictionary
 
 from isotherm.probe import flex, multihead, products, sdpa
 from isotherm.probe.blocks import Blocks, says_how_much
+from isotherm.probe.changed import Changed
 from isotherm.probe.functions import (
     COMPARISONS,
     CONTAINERS,
@@ -34,6 +35,8 @@ from isotherm.probe.shares import Shares, normalised_along
 from isotherm.probe.trail import STEPS, VIEWS, Trail, seen_as
 from isotherm.probe.weights import ModelWeights
 
+SAME = 1e-3
+"""Rows whose sums are nearer to one are as the softmax gave them."""
 NORMALISING = frozenset({"div", "mul", "multiply"})
 REDUCTIONS = frozenset({"sum", "logsumexp", "amax", "max"})
 """Functions that leave one number of each row."""
@@ -49,7 +52,7 @@ class Watch:
         self._weights = ModelWeights(session)
         self._shares = Shares(session, self._weights)
         self._groups: dict[int, Groups] = {}
-        self._blocks = Blocks(session)
+        self._blocks, self._changed = Blocks(session), Changed(session)
 
     @property
     def idle(self) -> bool:
@@ -58,13 +61,14 @@ class Watch:
 
     def wants(self, name: str, args: Any, result: Any) -> bool:
         """Whether a call of a function that is not always looked at matters now."""
-        if type(result) not in CONTAINERS and not isinstance(result, Tensor):
+        if type(result) is not Tensor and not isinstance(result, CONTAINERS):
             return False
         if self._trails.data or self._shares.any:
             return True
-        if name in REMADE and args and self.session.awake and args[0] in self._weights:
+        remakes = name in REMADE or (name in VIEWS and self._weights.remade)
+        if remakes and args and self.session.awake and args[0] in self._weights:
             return True
-        if name in OUTER:
+        if name in OUTER and isinstance(result, Tensor):
             self._note_outer(args, result)
             return False
         return (name in SUMS and bool(self._outer.data)) or name == "exp"
@@ -156,9 +160,9 @@ class Watch:
         if not known:
             return None
         if name in SOFTMAXES:
-            return Trail(known[0].origins, None, None, captured=True)
+            return self._changed.after_softmax(known[0], name)
         if name in REDUCTIONS and results[0].numel() < args[0].numel():
-            return replace(known[0].lost(), reduced=True)
+            return replace(known[0].lost(), reduced=True, divided=name == "logsumexp")
         self._put_together(name, args, known)
         return self._stepped(name, args, kwargs, results, known)
 
@@ -168,11 +172,15 @@ class Watch:
             self._blocks.merge(known)
         if name in ("div", "divide", "true_divide") and (by := self._find(args[1])) is not None:
             self._blocks.divide(by)
+            self._changed.divided(by, args[1])
 
     def _stepped(self, name: str, args: Any, kwargs: Any, results: list[Tensor], known: list[Trail]) -> Trail:
         """The trail after an operation on what is followed."""
         step = STEPS.get(name)
         trail = None if step is None or len(results) > 1 else step(self._find, args, kwargs)
+        if name == "normalize" and known[0].captured:
+            over = kwargs.get("dim", args[2] if len(args) > 2 else 1)
+            self._normalised_again(known[0], [args[0].abs().sum(over, keepdim=True)], results[0])
         if trail is not None and trail.exponential and name in NORMALISING:
             trail = self._normalised(trail, [one for one in args[:2] if isinstance(one, Tensor)], results[0])
         if trail is None:
@@ -302,7 +310,10 @@ class Watch:
 
     def _normalised(self, trail: Trail, given: list[Tensor], weights: Tensor) -> Trail:
         """Exponentials that were divided: captured now if they are weights of rows or of groups, whoever uses them."""
-        if len(given) < 2 or self._blocks.are_read(trail):
+        if len(given) < 2:
+            return trail
+        if self._blocks.are_read(trail):
+            self._normalised_again(trail, given, weights)
             return trail
         known = [self._groups[origin] for origin in trail.origins if origin in self._groups]
         if known and known[0].are_normalised(weights):
@@ -311,10 +322,22 @@ class Watch:
         axis = normalised_along(given, weights)
         return trail if axis is None else self._weighted(trail, weights, axis) or trail
 
+    def _normalised_again(self, trail: Trail, given: list[Tensor], weights: Tensor) -> None:
+        """Weights of a softmax that were changed, and divided by their sums: captured instead of what the softmax gave."""
+        axis, sums = normalised_along(given, weights), min(given, key=Tensor.numel)
+        if axis is None or bool(((sums - 1).abs() < SAME).all()):
+            return
+        if self._changed.again(trail, weights, axis):
+            self._blocks.take(trail.origins)
+            recognise_weights(self.session, replace(trail, captured=False), weights, axis)
+
     def _weighted(self, trail: Trail, weights: Tensor, axis: int) -> Trail | None:
         """Capture weights over keys along `axis`; None if they are no weights."""
         self._blocks.take(trail.origins)
-        return self._blocks.read(trail) if recognise_weights(self.session, trail, weights, axis) else None
+        if not recognise_weights(self.session, trail, weights, axis):
+            return None
+        self._changed.undivided(trail, weights, axis)
+        return self._blocks.read(trail)
 
     def _written(self, target: Any, index: Any, value: Any) -> None:
         """scores[mask] = −inf hides entries; any other write loses the description, or brings that of what is written."""
@@ -334,6 +357,7 @@ class Watch:
         logits, trail = args[0], self._find(args[0])
         axis = _axis_of(name, args, kwargs)
         if trail is not None and trail.captured:
+            self._softmaxed_again(trail, logits, axis)
             return
         if trail is not None and trail.exponential:
             trail = replace(trail, scores=None, exponential=False)
@@ -343,11 +367,22 @@ class Watch:
             self._blocks.take(trail.origins)
             if name == "softmin":
                 logits, trail = -logits, trail.now(None if trail.scores is None else trail.scores.times(-1.0))
+            before = len(self.session.seen.captures)
             recognise_logits(self.session, trail, logits, axis)
+            if len(self.session.seen.captures) > before:
+                self._changed.softmaxed(trail, logits, axis, before)
             return
         frame = self.session.frames.attending
         if frame is not None and frame.role.attends and logits.dim() > 2:
             frame.other_softmax = True
+
+    def _softmaxed_again(self, trail: Trail, given: Tensor, axis: int) -> None:
+        """A softmax of weights, or of changed logarithms of weights: captured instead of these."""
+        if not trail.exponential and bool((given.logsumexp(axis).abs() < SAME).all()):
+            return
+        if self._changed.again(trail, given, axis):
+            self._blocks.take(trail.origins)
+            recognise_logits(self.session, replace(trail.now(None), captured=False, exponential=False), given, axis)
 
 
 def _axis_of(name: str, args: Any, kwargs: Any) -> int:

@@ -9,6 +9,7 @@ from torch.utils.weak import WeakTensorKeyDictionary
 from isotherm.probe.functions import NORMS, PRODUCTS, REMADE, factors_of
 from isotherm.probe.parts import parts_of, weight_of
 from isotherm.probe.session import Session
+from isotherm.probe.trail import VIEWS
 
 
 class ModelWeights:
@@ -25,14 +26,20 @@ class ModelWeights:
             return True
         return bool(self._remade.data) and (tensor in self._remade or tensor._base in self._remade)
 
+    @property
+    def remade(self) -> bool:
+        """Whether the forward has made a weight of weights that is still there."""
+        return bool(self._remade.data)
+
     def is_projecting(self, name: str, tensor: Tensor) -> bool:
         """Whether the second factor of a function is a weight, or the function is that of a module that projects."""
         top = self._session.frames.top
         return tensor in self or (name == "linear" and top is not None and isinstance(top.module, nn.Linear))
 
     def note(self, name: str, given: Sequence[Tensor], result: Tensor) -> None:
-        """Note a result that was made of weights only."""
-        remade = name in REMADE and given and all(tensor in self for tensor in given)
+        """Note a result that was made of weights only. A view of one may outlive it."""
+        again = name in REMADE or (name in VIEWS and self.remade)
+        remade = again and given and all(tensor in self for tensor in given)
         if remade or (name in PRODUCTS and all(isinstance(tensor, nn.Parameter) for tensor in given)):
             self._remade[result] = True
 

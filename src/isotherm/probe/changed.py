@@ -1,0 +1,79 @@
+"""Weights that are not used as they were captured.
+
+They are changed after their softmax, and divided by their sums again. Or they are exponentials that take means, which are then
+divided by something else than the exponentials' sums.
+"""
+
+from dataclasses import replace
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from isotherm.probe.reasons import AFTERWARDS
+from isotherm.probe.session import Session
+from isotherm.probe.trail import Trail
+
+KNOWN = frozenset({"softmax", "special_softmax", "safe_softmax", "log_softmax"})
+"""Functions whose results are weights, or logarithms of these."""
+NEAR = 1e-2
+"""How far a number may be from the sum of a row, as a part of it. What is added so as never to divide by 0 is less."""
+
+
+class Captured(NamedTuple):
+    """Weights that were captured: the index of the capture, their shape, and their axis of keys, counted from the end.
+    `sums` are those of exponentials that were not divided yet."""
+
+    capture: int
+    shape: tuple[int, ...]
+    axis: int
+    sums: Tensor | None = None
+
+
+class Changed:
+    """The rows that a forward pass has captured, by the products that they were made of."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self._rows: dict[frozenset[int], Captured] = {}
+
+    def softmaxed(self, trail: Trail, logits: Tensor, axis: int, capture: int) -> None:
+        """Note the capture of a softmax of these logits."""
+        self._rows[trail.origins] = Captured(capture, tuple(logits.shape), axis % logits.dim() - logits.dim())
+
+    def after_softmax(self, trail: Trail, name: str) -> Trail:
+        """The trail of what a softmax of this name gave. It may be changed later."""
+        if name not in KNOWN or trail.captured or trail.exponential or trail.origins not in self._rows:
+            return Trail(trail.origins, None, None, captured=True)
+        return replace(trail, exponential=name != "log_softmax", captured=True, divided=True)
+
+    def again(self, trail: Trail, weights: Tensor, axis: int) -> bool:
+        """Whether these are weights of a softmax over the same axis, or their logarithms. They were changed, so the next
+        capture replaces that one."""
+        rows = self._rows.get(trail.origins) if trail.captured and not trail.noisy else None
+        if rows is None or (rows.shape, rows.axis) != (tuple(weights.shape), axis % weights.dim() - weights.dim()):
+            return False
+        self._withdraw(rows)
+        self.softmaxed(trail, weights, axis, len(self._session.seen.captures))
+        return True
+
+    def undivided(self, trail: Trail, weights: Tensor, axis: int) -> None:
+        """Note the last capture: exponentials that took means, but that were divided by nothing so far."""
+        if not trail.divided:
+            sums = weights.sum(axis, dtype=torch.promote_types(weights.dtype, torch.float32))
+            self._rows[trail.origins] = Captured(len(self._session.seen.captures) - 1, tuple(weights.shape), axis, sums)
+
+    def divided(self, by: Trail, number: Tensor) -> None:
+        """Note what means were divided by. If that is made of the exponentials' sums, but is something else, the rows that were
+        captured are not those of the model."""
+        rows, frame = self._rows.get(by.origins), self._session.frames.attending
+        if rows is None or rows.sums is None or frame is None or not by.reduced or rows.sums.numel() != number.numel():
+            return
+        apart = number.flatten().sort().values / rows.sums.flatten().sort().values - 1
+        if bool((apart.abs() > NEAR).any()):
+            self._withdraw(rows)
+            self._session.miss(AFTERWARDS, frame.name, frame.kind)
+
+    def _withdraw(self, rows: Captured) -> None:
+        if self._session.frames.attending is not None:
+            self._session.frames.attending.replaced.add(rows.capture)
