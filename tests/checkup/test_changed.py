@@ -166,8 +166,14 @@ def one_in_the_denominator_afterwards(q, k, v):
     return (e @ v) / (e.sum(-1, keepdim=True) + 1)
 
 
-def test_means_that_are_divided_by_more_than_the_sums_are_listed():
-    report = look(*net(one_in_the_denominator_afterwards))
+def hidden_and_divided_afterwards(q, k, v):
+    p = scores(q, k).softmax(-1) * CAUSAL
+    return (p @ v) / p.sum(-1, keepdim=True)
+
+
+@pytest.mark.parametrize("middle", [one_in_the_denominator_afterwards, hidden_and_divided_afterwards])
+def test_means_that_are_divided_by_other_sums_are_listed(middle):
+    report = look(*net(middle))
     assert not report.layers
     (entry,) = report.record.unseen
     assert "only after it has used them" in entry.why.en

@@ -1,10 +1,11 @@
 """Weights that are not used as they were captured.
 
-They are changed after their softmax, and divided by their sums again. Or they are exponentials that take means, which are then
-divided by something else than the exponentials' sums.
+They are changed after their softmax, and divided by their sums again, before they take means or afterwards. Or they are
+exponentials that take means, which are then divided by something else than the exponentials' sums.
 """
 
 from dataclasses import replace
+from math import prod
 from typing import NamedTuple
 
 import torch
@@ -22,7 +23,7 @@ NEAR = 1e-2
 
 class Captured(NamedTuple):
     """Weights that were captured: the index of the capture, their shape, and their axis of keys, counted from the end.
-    `sums` are those of exponentials that were not divided yet."""
+    `sums` are those of exponentials that were not divided yet; None after a softmax, where they are one."""
 
     capture: int
     shape: tuple[int, ...]
@@ -64,12 +65,18 @@ class Changed:
             self._rows[trail.origins] = Captured(len(self._session.seen.captures) - 1, tuple(weights.shape), axis, sums)
 
     def divided(self, by: Trail, number: Tensor) -> None:
-        """Note what means were divided by. If that is made of the exponentials' sums, but is something else, the rows that were
-        captured are not those of the model."""
+        """Note what means were divided by. If that is made of sums of weights, but not of those that were captured, the rows
+        are not the model's."""
         rows, frame = self._rows.get(by.origins), self._session.frames.attending
-        if rows is None or rows.sums is None or frame is None or not by.reduced or rows.sums.numel() != number.numel():
+        if (
+            rows is None
+            or frame is None
+            or not by.reduced
+            or number.numel() * rows.shape[rows.axis] != prod(rows.shape)
+        ):
             return
-        apart = number.flatten().sort().values / rows.sums.flatten().sort().values - 1
+        sums = number.new_ones(1) if rows.sums is None else rows.sums.flatten().sort().values
+        apart = number.flatten().sort().values / sums - 1
         if bool((apart.abs() > NEAR).any()):
             self._withdraw(rows)
             self._session.miss(AFTERWARDS, frame.name, frame.kind)

@@ -172,7 +172,8 @@ class Watch:
             self._blocks.merge(known)
         if name in ("div", "divide", "true_divide") and (by := self._find(args[1])) is not None:
             self._blocks.divide(by)
-            self._changed.divided(by, args[1])
+            if self._find(args[0]) is None:
+                self._changed.divided(by, args[1])
 
     def _stepped(self, name: str, args: Any, kwargs: Any, results: list[Tensor], known: list[Trail]) -> Trail:
         """The trail after an operation on what is followed."""
@@ -283,7 +284,7 @@ class Watch:
             if values and len(near) == 1 and near[0] >= 0 and one.shape[near[0]] > 1 and self._attended(one, near[0]):
                 return None
         if (own := self._find(product)) is not None:  # scores times a mask, or times a number for each key
-            return own.lost()
+            return replace(own.lost(), reduced=True)
         if x in self._weights or y in self._weights:
             return None
         scores = products.of_outer(x, y, over, kept=bool(kwargs.get("keepdim", args[2] if len(args) > 2 else False)))
