@@ -404,7 +404,9 @@ def test_the_model_shown_at_first_is_the_recorded_one(lesson):
 def test_a_run_of_one_s_own_is_shown_in_both_languages(lesson):
     page = lesson(fresh=True)
     figure = living(page, "run")
-    said(page, "run", "SmallTransformer", "the first at step 35")
+    said(page, "run", "step 35 of 295", "SmallTransformer", "the first at step 35")
+    lead = page.locator("p.lead:visible", has_text="isotherm watch").inner_text()
+    assert "an alert at step 35;" in lead
     before = drawn(page, "run")
     assert "my-run" in take(page, runs.exported(), "#run-file").inner_text()
     redrawn(page, "run", before)

@@ -16,7 +16,7 @@ export const RANGES = {
   context: { start: 4096, low: 16, high: 65536, whole: true },
   seed: { start: 31, low: 1, high: 9999, whole: true }, // whose first row is a typical one
   factor: { start: 1, low: 1 / 16, high: 16 },
-  moment: { start: 10, low: 0, high: 100 }, // where the recorded run has its first alert
+  moment: { start: 12, low: 0, high: 100 }, // where the recorded run has its first alert
   layer: { start: 0, low: 0, high: 999, whole: true },
   head: { start: -1, low: -1, high: 999, whole: true },
 };
