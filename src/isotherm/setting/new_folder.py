@@ -1,9 +1,11 @@
 """A new model folder, made beside its place and moved there whole: nothing is half-written, and nothing is lost."""
 
+import errno
 import os
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from secrets import token_hex
 
@@ -55,7 +57,7 @@ def copied(source: Path, part: Path, out: Path) -> Iterator[Path]:
                 source,
                 beside,
                 ignore=lambda at, names: _left(Path(at), names, part),
-                copy_function=_copy,
+                copy_function=partial(_copy, out),
                 ignore_dangling_symlinks=True,
             )
             yield beside
@@ -79,10 +81,16 @@ def _left(folder: Path, names: list[str], part: Path) -> set[str]:
     return links | (shutil.ignore_patterns(*OTHER_WEIGHTS)(str(folder), names) if folder == part else set())
 
 
-def _copy(source: str, target: str) -> None:
-    """Copy a file (of a link, its target) with its mode, but writable by its owner: a cache's files may be read-only."""
-    shutil.copyfile(source, target)
-    os.chmod(target, os.stat(source).st_mode | 0o200)
+def _copy(out: Path, source: str, target: str) -> None:
+    """Copy a file (of a link, its target) with its mode, but writable by its owner: a cache's files may be read-only. A disk
+    that is full ends all copying at once."""
+    try:
+        shutil.copyfile(source, target)
+        os.chmod(target, os.stat(source).st_mode | 0o200)
+    except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            raise write_error(out, error) from error
+        raise
 
 
 def _move(beside: Path, target: Path) -> None:
