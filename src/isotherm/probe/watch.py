@@ -262,11 +262,7 @@ class Watch:
         x, y = args[:2]
         larger = result.numel() > max(x.numel(), y.numel())
         alike = x.dim() > 1 and y.dim() > 1 and x.shape[-1] == y.shape[-1] > 1
-        if not (larger or alike or self.idle):
-            known = any(one in self._shares or one in self._trails for one in (x, y))
-        else:
-            known = False
-        if larger or alike or known:
+        if larger or alike or (not self.idle and any(one in self._shares or one in self._trails for one in (x, y))):
             self._outer[result] = x, y
 
     def _summed(self, name: str, args: Any, kwargs: Any) -> Trail | None:
