@@ -108,6 +108,47 @@ def sink_of_each_query(q, k, v):
     return used((a - torch.logaddexp(a.logsumexp(-1, keepdim=True), z)).exp(), v)
 
 
+def of_some_keys(q, k, v):
+    p = scores(q, k).softmax(-1)[..., :7]
+    return used(p / p.sum(-1, keepdim=True), v[:, :, :7])
+
+
+def of_chosen_keys(q, k, v):
+    chosen = torch.tensor([0, 2, 5, 6, 9])
+    p = scores(q, k).softmax(-1).index_select(-1, chosen)
+    return used(p / p.sum(-1, keepdim=True), v[:, :, chosen])
+
+
+def of_keys_of_its_own(q, k, v):
+    p, where = scores(q, k).softmax(-1).topk(4, -1)
+    p = p / p.sum(-1, keepdim=True)
+    WEIGHTS.append(p)
+    values = v[:, :, None].expand(-1, -1, TOKENS, -1, -1).gather(3, where[..., None].expand(*where.shape, v.shape[-1]))
+    return (p[..., None, :] @ values)[..., 0, :]
+
+
+def hidden_in_another_shape(q, k, v):
+    p = scores(q, k).softmax(-1).flatten(0, 1) * CAUSAL
+    return used((p / p.sum(-1, keepdim=True)).unflatten(0, (-1, HEADS)), v)
+
+
+def hidden_logarithms_by_hand(q, k, v):
+    a = scores(q, k).log_softmax(-1).masked_fill(~CAUSAL, -1e9)
+    return used((a - a.logsumexp(-1, keepdim=True)).exp(), v)
+
+
+def hidden_logarithms_divided_later(q, k, v):
+    p = scores(q, k).log_softmax(-1).masked_fill(~CAUSAL, -1e9).exp()
+    return used(p / p.sum(-1, keepdim=True), v)
+
+
+def sharpened_logarithms_in_place(q, k, v):
+    a = scores(q, k).log_softmax(-1)
+    a *= 2
+    a -= a.logsumexp(-1, keepdim=True)
+    return used(a.exp(), v)
+
+
 @pytest.mark.parametrize(
     ("middle", "scale"),
     [
@@ -116,6 +157,9 @@ def sink_of_each_query(q, k, v):
         (filled_with_zeros, SCALE), (squared, 2 * SCALE), (weighted_by_position, None), (the_largest_few, SCALE),
         (softmax_of_a_softmax, None), (columns_and_rows, None), (small_exponentials, SCALE),
         (small_exponentials_with_a_column_of_ones, SCALE), (sink_by_a_logsumexp, SCALE), (sink_of_each_query, None),
+        (of_some_keys, None), (of_chosen_keys, None), (of_keys_of_its_own, None), (hidden_in_another_shape, SCALE),
+        (hidden_logarithms_by_hand, SCALE), (hidden_logarithms_divided_later, SCALE),
+        (sharpened_logarithms_in_place, 2 * SCALE),
     ],
     ids=lambda one: getattr(one, "__name__", ""),
 )  # fmt: skip
@@ -151,9 +195,30 @@ def softmax_of_a_log_softmax(q, k, v):
     return scores(q, k).log_softmax(-1).softmax(-1) @ v
 
 
+def used_before_a_few_are_chosen(q, k, v):
+    """What a model does with weights after they took the means is no attention."""
+    p = scores(q, k).softmax(-1)
+    few = p[:, :, 0].topk(4, -1).values
+    return (p @ v) * (few / few.sum(-1, keepdim=True)).sum(-1)[..., None, None]
+
+
+def gated_by_its_largest_weight(q, k, v):
+    p = scores(q, k).softmax(-1)
+    return (p @ v) * p.amax(-1, keepdim=True)
+
+
+def multiplied_by_one_over_its_sums(q, k, v):
+    e = scores(q, k).exp()
+    return (e @ v) * e.sum(-1, keepdim=True).reciprocal()
+
+
 @pytest.mark.parametrize(
-    "middle", [mixed_over_heads, normalised_over_queries_too, divided_by_nothing_new, softmax_of_a_log_softmax]
-)
+    "middle",
+    [
+        mixed_over_heads, normalised_over_queries_too, divided_by_nothing_new, softmax_of_a_log_softmax,
+        used_before_a_few_are_chosen, gated_by_its_largest_weight, multiplied_by_one_over_its_sums,
+    ],
+)  # fmt: skip
 def test_other_uses_of_a_softmax_leave_it_as_it_is(middle):
     report = look(*net(middle))
     (layer,) = report.layers
@@ -171,12 +236,46 @@ def hidden_and_divided_afterwards(q, k, v):
     return (p @ v) / p.sum(-1, keepdim=True)
 
 
-@pytest.mark.parametrize("middle", [one_in_the_denominator_afterwards, hidden_and_divided_afterwards])
+def one_in_the_denominator_by_a_reciprocal(q, k, v):
+    e = scores(q, k).exp()
+    return (e @ v) * (e.sum(-1, keepdim=True) + 1).reciprocal()
+
+
+def one_in_the_denominator_by_a_power(q, k, v):
+    e = scores(q, k).exp()
+    return (e.sum(-1, keepdim=True) + 1) ** -1 * (e @ v)
+
+
+def hidden_and_multiplied_afterwards(q, k, v):
+    p = scores(q, k).softmax(-1) * CAUSAL
+    return (p @ v) * (1 / p.sum(-1, keepdim=True))
+
+
+@pytest.mark.parametrize(
+    "middle",
+    [
+        one_in_the_denominator_afterwards, hidden_and_divided_afterwards, one_in_the_denominator_by_a_reciprocal,
+        one_in_the_denominator_by_a_power, hidden_and_multiplied_afterwards,
+    ],
+)  # fmt: skip
 def test_means_that_are_divided_by_other_sums_are_listed(middle):
     report = look(*net(middle))
     assert not report.layers
     (entry,) = report.record.unseen
     assert "only after it has used them" in entry.why.en
+
+
+def hidden_in_some_heads(q, k, v):
+    p = scores(q, k).softmax(-1)
+    few = p[:, :2] * CAUSAL
+    return torch.cat([few / few.sum(-1, keepdim=True), p[:, 2:]], 1) @ v
+
+
+def test_rows_that_are_changed_in_part_are_listed():
+    report = look(*net(hidden_in_some_heads))
+    assert not report.layers
+    (entry,) = report.record.unseen
+    assert "some of the rows" in entry.why.en
 
 
 def twice_computed(kernel):

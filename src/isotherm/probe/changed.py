@@ -11,7 +11,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from isotherm.probe.reasons import AFTERWARDS
+from isotherm.language import Text
+from isotherm.probe.reasons import AFTERWARDS, IN_PART
 from isotherm.probe.session import Session
 from isotherm.probe.trail import Trail
 
@@ -30,6 +31,11 @@ class Captured(NamedTuple):
     axis: int
     sums: Tensor | None = None
 
+    @property
+    def keys(self) -> int:
+        """How many keys each row has."""
+        return self.shape[self.axis]
+
 
 class Changed:
     """The rows that a forward pass has captured, by the products that they were made of."""
@@ -37,6 +43,7 @@ class Changed:
     def __init__(self, session: Session) -> None:
         self._session = session
         self._rows: dict[frozenset[int], Captured] = {}
+        self._used: set[frozenset[int]] = set()
 
     def softmaxed(self, trail: Trail, logits: Tensor, axis: int, capture: int) -> None:
         """Note the capture of a softmax of these logits."""
@@ -49,14 +56,30 @@ class Changed:
         return replace(trail, exponential=name != "log_softmax", captured=True, divided=True)
 
     def again(self, trail: Trail, weights: Tensor, axis: int) -> bool:
-        """Whether these are weights of a softmax over the same axis, or their logarithms. They were changed, so the next
-        capture replaces that one."""
-        rows = self._rows.get(trail.origins) if trail.captured and not trail.noisy else None
-        if rows is None or (rows.shape, rows.axis) != (tuple(weights.shape), axis % weights.dim() - weights.dim()):
+        """Whether these are weights of a softmax, or their logarithms, that were changed before they took means: all its rows,
+        with all their keys or some. The next capture replaces that one. If these are some of the rows, none can be read."""
+        rows = self._rows.get(trail.origins)
+        if rows is None or not trail.captured or trail.noisy or trail.origins in self._used:
+            return False
+        keys, same = weights.shape[axis], rows.shape == tuple(weights.shape)
+        over_others = same and rows.axis != axis % weights.dim() - weights.dim()
+        if over_others or not 1 < keys <= rows.keys:
             return False
         self._withdraw(rows)
+        if not same and weights.numel() // keys != prod(rows.shape) // rows.keys:
+            self._miss(IN_PART)
+            return False
         self.softmaxed(trail, weights, axis, len(self._session.seen.captures))
         return True
+
+    def used(self, trail: Trail) -> None:
+        """Note that the weights have taken means. What else is made of them does not matter."""
+        self._used.add(trail.origins)
+
+    def axis(self, trail: Trail) -> int | None:
+        """The axis, counted from the end, over which the softmax was taken that gave these weights."""
+        rows = self._rows.get(trail.origins)
+        return None if rows is None else rows.axis
 
     def undivided(self, trail: Trail, weights: Tensor, axis: int) -> None:
         """Note the last capture: exponentials that took means, but that were divided by nothing so far."""
@@ -67,20 +90,26 @@ class Changed:
     def divided(self, by: Trail, number: Tensor) -> None:
         """Note what means were divided by. If that is made of sums of weights, but not of those that were captured, the rows
         are not the model's."""
-        rows, frame = self._rows.get(by.origins), self._session.frames.attending
-        if (
-            rows is None
-            or frame is None
-            or not by.reduced
-            or number.numel() * rows.shape[rows.axis] != prod(rows.shape)
-        ):
+        rows = self._rows.get(by.origins)
+        if rows is None or not by.reduced or number.numel() * rows.keys != prod(rows.shape):
             return
         sums = number.new_ones(1) if rows.sums is None else rows.sums.flatten().sort().values
         apart = number.flatten().sort().values / sums - 1
-        if bool((apart.abs() > NEAR).any()):
+        if bool((apart.abs() > NEAR).any()) and self._session.frames.attending is not None:
             self._withdraw(rows)
-            self._session.miss(AFTERWARDS, frame.name, frame.kind)
+            self._miss(AFTERWARDS)
+
+    def multiplied(self, by: Trail, number: Tensor) -> None:
+        """Note what means were multiplied by: one over the sums, if these were not divided before, or if it makes up for
+        weights that a softmax gave and that were hidden. A gate is below one."""
+        rows = self._rows.get(by.origins)
+        if rows is not None and (rows.sums is not None or bool((number >= 1 - NEAR).all())):
+            self.divided(by, 1 / number)
 
     def _withdraw(self, rows: Captured) -> None:
         if self._session.frames.attending is not None:
             self._session.frames.attending.replaced.add(rows.capture)
+
+    def _miss(self, why: Text) -> None:
+        if (frame := self._session.frames.attending) is not None:
+            self._session.miss(why, frame.name, frame.kind)

@@ -36,6 +36,10 @@ SCATTERED = Text(
     "it adds up exponentials of edges or other groups by scatter, and which of them are one row could not be read",
     "它用 scatter 将边或其他分组的指数相加，读不出哪些属于同一行",
 )
+IN_PART = Text(
+    "it changes some of the rows of a softmax and divides these by their sums again, so no row can be read",
+    "它改动一次 softmax 的部分行，再将这些行除以各自的总和，因此读不到任何一行",
+)
 AFTERWARDS = Text(
     "it divides by sums of exponentials over positions only after it has used them, so no row can be read",
     "它先使用指数，之后才除以各位置指数之和，因此读不到任何一行",

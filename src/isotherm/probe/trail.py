@@ -196,7 +196,7 @@ def _triangle(find: Find, args: Args, kwargs: Kwargs, *, lower: bool) -> Trail |
 
 def _exp(find: Find, args: Args, kwargs: Kwargs) -> Trail | None:  # noqa: ARG001  a step
     mine = find(args[0])
-    if mine is None or mine.captured:
+    if mine is None or (mine.captured and mine.exponential):
         return mine
     return replace(mine, scores=None if mine.exponential else mine.scores, exponential=True)
 

@@ -174,6 +174,8 @@ class Watch:
             self._blocks.divide(by)
             if self._find(args[0]) is None:
                 self._changed.divided(by, args[1])
+        elif name in ("mul", "multiply") and len(known) == 1 and known[0].reduced:
+            self._changed.multiplied(known[0], args[0] if self._find(args[0]) is not None else args[1])
 
     def _stepped(self, name: str, args: Any, kwargs: Any, results: list[Tensor], known: list[Trail]) -> Trail:
         """The trail after an operation on what is followed."""
@@ -182,6 +184,8 @@ class Watch:
         if name == "normalize" and known[0].captured:
             over = kwargs.get("dim", args[2] if len(args) > 2 else 1)
             self._normalised_again(known[0], [args[0].abs().sum(over, keepdim=True)], results[0])
+        if name == "exp" and known[0].captured and not known[0].exponential:
+            self._exponentiated(known[0], results[0])
         if trail is not None and trail.exponential and name in NORMALISING:
             trail = self._normalised(trail, [one for one in args[:2] if isinstance(one, Tensor)], results[0])
         if trail is None:
@@ -236,6 +240,7 @@ class Watch:
         if trail is None:
             return False
         if self._blocks.are_read(trail):
+            self._changed.used(trail)
             return True
         if (read := self._weighted(trail, tensor, axis)) is not None:
             self._trails[tensor] = read
@@ -372,6 +377,15 @@ class Watch:
         frame = self.session.frames.attending
         if frame is not None and frame.role.attends and logits.dim() > 2:
             frame.other_softmax = True
+
+    def _exponentiated(self, trail: Trail, weights: Tensor) -> None:
+        """Logarithms of weights, back as weights. Had they been changed, and their sums are one, these are captured instead."""
+        axis = self._changed.axis(trail)
+        if trail.scores is None and axis is not None and -axis <= weights.dim():
+            sums = weights.sum(axis, dtype=torch.promote_types(weights.dtype, torch.float32))
+            if bool(((sums - 1).abs() < SAME).all()) and self._changed.again(trail, weights, axis):
+                self._blocks.take(trail.origins)
+                recognise_weights(self.session, replace(trail, captured=False, exponential=True), weights, axis)
 
     def _softmaxed_again(self, trail: Trail, given: Tensor, axis: int) -> None:
         """A softmax of weights, or of changed logarithms of weights: captured instead of these."""
