@@ -8,11 +8,13 @@ IsothermError
 All of them end a command with exit code 2 and one line on standard error, never a traceback.
 """
 
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from math import log10
+from pathlib import Path
 
-from isotherm.language import Text
+from isotherm.language import LANGUAGES, Language, Text, current
 
 
 class IsothermError(Exception):
@@ -69,6 +71,20 @@ def shown(value: object) -> str:
     except ValueError:
         digits = int(value.bit_length() * log10(2)) + 1 if isinstance(value, int) else 0
         return str(Text("a number of {n} digits", "一个 {n} 位数").format(n=digits))
+
+
+def as_path(path: object) -> Path:
+    """The path to write to."""
+    if not isinstance(path, str | os.PathLike):
+        raise ArgumentError("path", Text("a path", "一个路径"), got=shown(path))
+    return Path(path)
+
+
+def as_language(language: object) -> Language:
+    """The language to write in; None means the current one."""
+    if language is not None and language not in LANGUAGES:
+        raise ArgumentError("language", Text('"en", "zh" or None', '"en"、"zh" 或 None'), got=shown(language))
+    return language or current()
 
 
 @contextmanager

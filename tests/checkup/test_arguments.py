@@ -29,6 +29,7 @@ WRONG = {
     "a sink declared": {"declared": "sinks"},
     "a norm declared": {"declared": "qk-norm"},
     "a factor of the length declared": {"declared": "log-n:512"},
+    "progress that is no function": {"progress": 3},
 }
 
 
@@ -36,6 +37,17 @@ WRONG = {
 def test_wrong_options_are_named(wrong):
     with pytest.raises(ArgumentError, match=f"^{next(iter(wrong))}: expected "):
         isotherm.check(model(), batch(), **wrong)
+
+
+def test_wrong_arguments_of_a_report_are_named(tmp_path):
+    report = isotherm.check(model(), batch(), what_if=(), progress=None)
+    for wrong in (lambda: report.to_html(None), lambda: report.to_json(3)):
+        with pytest.raises(ArgumentError, match=r"^path: expected a path, got "):
+            wrong()
+    for wrong in (lambda: report.to_html(tmp_path / "a.html", "fr"), lambda: report.to_markdown("EN")):
+        with pytest.raises(ArgumentError, match=r"^language: expected "):
+            wrong()
+    assert not list(tmp_path.iterdir())
 
 
 def test_a_rule_with_a_cap_is_a_declaration_of_its_scale():

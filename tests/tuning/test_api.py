@@ -24,7 +24,8 @@ def test_tune_takes_a_model_and_a_text(tmp_path):
     )  # fmt: skip
     best = report.record.lengths[0].best
     assert best.low < 2 < best.high
-    assert json.loads(report.to_json())["schema"] == "isotherm.tune/1"
+    assert json.loads(report.to_json(tmp_path / "tuned.json"))["schema"] == "isotherm.tune/1"
+    assert (tmp_path / "tuned.json").read_text() == report.to_json() + "\n"
     assert "Decoder" in str(report)
     assert report.to_html(tmp_path / "tuned.html").read_text().startswith("<!doctype html>")
 

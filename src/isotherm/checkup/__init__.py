@@ -15,12 +15,12 @@ from isotherm.checkup.examine import examine
 from isotherm.checkup.given import prepare
 from isotherm.checkup.implementations import taking_turns
 from isotherm.checkup.loading.hub import folder_of
-from isotherm.checkup.loading.loaded import Loaded, Progress, nobody
+from isotherm.checkup.loading.loaded import Loaded, Progress, listener
 from isotherm.checkup.placement import Device, Dtype, check_placement, loading_of
 from isotherm.checkup.subject import ModelSource
 from isotherm.checkup.what_if import check_rules
 from isotherm.checkup.wrappers import called
-from isotherm.errors import ArgumentError
+from isotherm.errors import ArgumentError, as_language, as_path
 from isotherm.language import Language, Text, current
 from isotherm.printable import printable
 from isotherm.probe.members import parameters_of
@@ -79,21 +79,21 @@ class Report:
 
         text = json.dumps(self.to_dict(), ensure_ascii=False, indent=1)
         if path is not None:
-            write_atomically(Path(path), text + "\n")
+            write_atomically(as_path(path), text + "\n")
         return text
 
     def to_html(self, path: str | Path, language: Language | None = None) -> Path:
         """Write one self-contained page."""
         from isotherm.report.html import write_html
 
-        write_html(self.record, Path(path), language or current())
+        write_html(self.record, as_path(path), language)
         return Path(path)
 
     def to_markdown(self, language: Language | None = None) -> str:
         """A summary for a pull request."""
         from isotherm.report.markdown import to_markdown
 
-        return to_markdown(self.record, language or current())
+        return to_markdown(self.record, as_language(language))
 
     def _repr_html_(self) -> str:
         from isotherm.report.html import to_html
@@ -136,7 +136,7 @@ def check(
     detail: bool = True,
     name: str | None = None,
     origin: str = "python",
-    progress: Progress = nobody,
+    progress: Progress | None = None,
 ) -> Report:
     """Look into every attention layer of `model` while it runs on `batch`, and say what temperature it is at.
 
@@ -163,9 +163,10 @@ def check(
     >>> report = check(model, {"input_ids": ids}, what_if=["none"])          # doctest: +SKIP
     >>> report.findings, report.layers[0].head_stats[3].jacobian_trace.p50       # doctest: +SKIP
     """
+    told = listener(progress)
     check_rules(what_if), read_declared(declared)  # before a model is fetched
     _check_counts(rows=(rows, 1), context=(context, 2))
-    loaded = _loaded(model, name, origin, progress, (device, dtype))
+    loaded = _loaded(model, name, origin, told, (device, dtype))
     prepared = prepare(loaded, loaded.batch if batch is None else batch, tokenizer)
     with taking_turns(loaded.model):
         record, measured = examine(
@@ -178,7 +179,7 @@ def check(
             rows=rows,
             context=context,
             detail=detail,
-            progress=progress,
+            progress=told,
         )
     return Report(record, measured)
 

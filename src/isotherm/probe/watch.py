@@ -35,8 +35,6 @@ from isotherm.probe.shares import Shares, normalised_along
 from isotherm.probe.trail import STEPS, VIEWS, Trail, seen_as
 from isotherm.probe.weights import ModelWeights
 
-SAME = 1e-3
-"""Rows whose sums are nearer to one are as the softmax gave them."""
 NORMALISING = frozenset({"div", "mul", "multiply"})
 REDUCTIONS = frozenset({"sum", "logsumexp", "amax", "max"})
 """Functions that leave one number of each row."""
@@ -52,7 +50,8 @@ class Watch:
         self._weights = ModelWeights(session)
         self._shares = Shares(session, self._weights)
         self._groups: dict[int, Groups] = {}
-        self._blocks, self._changed = Blocks(session), Changed(session)
+        self._blocks = Blocks(session)
+        self._changed = Changed(session, self._blocks)
 
     @property
     def idle(self) -> bool:
@@ -183,9 +182,9 @@ class Watch:
         trail = None if step is None or len(results) > 1 else step(self._find, args, kwargs)
         if name == "normalize" and known[0].captured:
             over = kwargs.get("dim", args[2] if len(args) > 2 else 1)
-            self._normalised_again(known[0], [args[0].abs().sum(over, keepdim=True)], results[0])
+            self._changed.normalised_again(known[0], [args[0].abs().sum(over, keepdim=True)], results[0])
         if name == "exp" and known[0].captured and not known[0].exponential:
-            self._exponentiated(known[0], results[0])
+            self._changed.back_as_weights(known[0], results[0])
         if trail is not None and trail.exponential and name in NORMALISING:
             trail = self._normalised(trail, [one for one in args[:2] if isinstance(one, Tensor)], results[0])
         if trail is None:
@@ -315,7 +314,7 @@ class Watch:
         if len(given) < 2:
             return trail
         if self._blocks.are_read(trail):
-            self._normalised_again(trail, given, weights)
+            self._changed.normalised_again(trail, given, weights)
             return trail
         known = [self._groups[origin] for origin in trail.origins if origin in self._groups]
         if known and known[0].are_normalised(weights):
@@ -323,15 +322,6 @@ class Watch:
             return self._blocks.read(trail)
         axis = normalised_along(given, weights)
         return trail if axis is None else self._weighted(trail, weights, axis) or trail
-
-    def _normalised_again(self, trail: Trail, given: list[Tensor], weights: Tensor) -> None:
-        """Weights of a softmax that were changed, and divided by their sums: captured instead of what the softmax gave."""
-        axis, sums = normalised_along(given, weights), min(given, key=Tensor.numel)
-        if axis is None or bool(((sums - 1).abs() < SAME).all()):
-            return
-        if self._changed.again(trail, weights, axis):
-            self._blocks.take(trail.origins)
-            recognise_weights(self.session, replace(trail, captured=False), weights, axis)
 
     def _weighted(self, trail: Trail, weights: Tensor, axis: int) -> Trail | None:
         """Capture weights over keys along `axis`; None if they are no weights."""
@@ -359,7 +349,7 @@ class Watch:
         logits, trail = args[0], self._find(args[0])
         axis = _axis_of(name, args, kwargs)
         if trail is not None and trail.captured:
-            self._softmaxed_again(trail, logits, axis)
+            self._changed.softmaxed_again(trail, logits, axis)
             return
         if trail is not None and trail.exponential:
             trail = replace(trail, scores=None, exponential=False)
@@ -377,23 +367,6 @@ class Watch:
         frame = self.session.frames.attending
         if frame is not None and frame.role.attends and logits.dim() > 2:
             frame.other_softmax = True
-
-    def _exponentiated(self, trail: Trail, weights: Tensor) -> None:
-        """Logarithms of weights, back as weights. Had they been changed, and their sums are one, these are captured instead."""
-        axis = self._changed.axis(trail)
-        if trail.scores is None and axis is not None and -axis <= weights.dim():
-            sums = weights.sum(axis, dtype=torch.promote_types(weights.dtype, torch.float32))
-            if bool(((sums - 1).abs() < SAME).all()) and self._changed.again(trail, weights, axis):
-                self._blocks.take(trail.origins)
-                recognise_weights(self.session, replace(trail, captured=False, exponential=True), weights, axis)
-
-    def _softmaxed_again(self, trail: Trail, given: Tensor, axis: int) -> None:
-        """A softmax of weights, or of changed logarithms of weights: captured instead of these."""
-        if not trail.exponential and bool((given.logsumexp(axis).abs() < SAME).all()):
-            return
-        if self._changed.again(trail, given, axis):
-            self._blocks.take(trail.origins)
-            recognise_logits(self.session, replace(trail.now(None), captured=False, exponential=False), given, axis)
 
 
 def _axis_of(name: str, args: Any, kwargs: Any) -> int:

@@ -8,7 +8,8 @@ import json
 from os import PathLike
 from typing import Any
 
-from isotherm.language import Language, current
+from isotherm.errors import as_language
+from isotherm.language import Language
 from isotherm.printable import printable
 from isotherm.record import CheckRecord
 from isotherm.report import shell, vocabulary
@@ -35,7 +36,7 @@ _SCRIPTS = (
 
 def to_html(record: CheckRecord, language: Language | None = None) -> str:
     """The page as text; it opens in `language` and can be switched to the other."""
-    opening = language or current()
+    opening = as_language(language)
     fixed = _vocabulary(record) | {"language": opening}
     room = LIMIT - len(_page(record, "", opening).encode()) - size_of(fixed) - 4000
     for _ in range(12):

@@ -19,10 +19,10 @@ from isotherm.checkup.examine import without_gradients
 from isotherm.checkup.given import prepare
 from isotherm.checkup.implementations import taking_turns
 from isotherm.checkup.loading.hub import folder_of
-from isotherm.checkup.loading.loaded import Loaded, Progress, nobody
+from isotherm.checkup.loading.loaded import Loaded, Progress, listener
 from isotherm.checkup.measure import call, look
 from isotherm.checkup.wrappers import called
-from isotherm.errors import ArgumentError
+from isotherm.errors import ArgumentError, as_path
 from isotherm.language import Language, Text, current
 from isotherm.record import to_plain
 from isotherm.record.tune import TuneRecord
@@ -43,15 +43,20 @@ class TuneReport:
     def __init__(self, record: TuneRecord) -> None:
         self.record = record
 
-    def to_json(self) -> str:
-        """The record as a JSON document."""
-        return json.dumps(to_plain(self.record), ensure_ascii=False, indent=1)
+    def to_json(self, path: str | Path | None = None) -> str:
+        """The record as a JSON document. With `path`, also write it there, whole or not at all."""
+        from isotherm.report.files import write_atomically
+
+        text = json.dumps(to_plain(self.record), ensure_ascii=False, indent=1)
+        if path is not None:
+            write_atomically(as_path(path), text + "\n")
+        return text
 
     def to_html(self, path: str | Path, language: Language | None = None) -> Path:
         """Write one self-contained page."""
         from isotherm.report.tune.page import write_html
 
-        write_html(self.record, Path(path), language or current())
+        write_html(self.record, as_path(path), language)
         return Path(path)
 
     def __str__(self) -> str:
@@ -73,7 +78,7 @@ def tune(
     settings: TuneSettings | None = None,
     tokenizer: Any = None,
     by_line: bool = False,
-    progress: Progress = nobody,
+    progress: Progress | None = None,
 ) -> TuneReport:
     """Find the factor on the scale in force with which `model` predicts held-out text best, at each of `lengths` tokens.
 
@@ -87,9 +92,10 @@ def tune(
     """
     if not lengths or not all(type(length) is int and length >= 2 for length in lengths):
         raise ArgumentError("lengths", LENGTHS, got=repr(lengths)[:60])
-    loaded = _loaded(model, progress)
+    told = listener(progress)
+    loaded = _loaded(model, told)
     material = Material("text", text, reading_of(loaded, tokenizer), "lines" if by_line else "windows")
-    return TuneReport(tuned(loaded, material, tuple(lengths), settings or TuneSettings(), progress))
+    return TuneReport(tuned(loaded, material, tuple(lengths), settings or TuneSettings(), told))
 
 
 def temperature_gradient(model: nn.Module, batch: Any, loss: Callable[[Any], Tensor]) -> dict[str, Tensor]:

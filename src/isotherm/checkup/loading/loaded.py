@@ -8,7 +8,7 @@ from typing import Any, Literal, get_args
 from torch import nn
 
 from isotherm.checkup.weights import Weights
-from isotherm.errors import InputError
+from isotherm.errors import ArgumentError, InputError, shown
 from isotherm.language import Text
 
 Precision = Literal["auto", "float32", "bfloat16", "float16"]
@@ -21,6 +21,13 @@ NEEDED = Text("{package} is needed for this; {how}", "这需要 {package}；{how
 
 def nobody(_what: Text, _done: float) -> None:
     """Listen to progress and show nothing."""
+
+
+def listener(progress: object) -> Progress:
+    """Who listens to progress; None means nobody."""
+    if progress is not None and not callable(progress):
+        raise ArgumentError("progress", Text("a function or None", "一个函数或 None"), got=shown(progress))
+    return progress or nobody
 
 
 @dataclass(frozen=True)

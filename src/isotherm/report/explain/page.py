@@ -4,7 +4,8 @@
 First comes the lesson, whose pictures the script `page/lesson/start.js` brings to life; the claims are its appendix.
 """
 
-from isotherm.language import Language, current
+from isotherm.errors import as_language
+from isotherm.language import Language
 from isotherm.report import shell
 from isotherm.report.draw import heatmap
 from isotherm.report.explain import lesson, words
@@ -16,7 +17,7 @@ from isotherm.report.markup import Html, both, join, tag
 
 def to_html(book: Book, language: Language | None = None) -> str:
     """The page as text; it opens in `language` and can be switched to the other."""
-    opening = language or current()
+    opening = as_language(language)
     told = lesson.pieces(book)
     chapters = [chapter for chapter in book.chapters if chapter.claims]
     body = shell.filled(

@@ -3,7 +3,8 @@
 from collections.abc import Sequence
 from os import PathLike
 
-from isotherm.language import Language, Text, current
+from isotherm.errors import as_language
+from isotherm.language import Language, Text
 from isotherm.printable import printable
 from isotherm.record import Figure, Heatmap
 from isotherm.record.tune import TuneRecord
@@ -60,7 +61,7 @@ LANGUAGE, DARK, LIGHT = Text("Language", "语言"), Text("Dark", "深色"), Text
 
 def to_html(record: TuneRecord, language: Language | None = None) -> str:
     """The page as text; it opens in `language` and can be switched to the other."""
-    opening = language or current()
+    opening = as_language(language)
     main = tag("main", _hero(record), _lengths(record), _laws(record), _steps(record), _gradient(record), _method())
     return shell.fill(
         join(_bar(opening), main, tag("footer", both(FOOTER))),

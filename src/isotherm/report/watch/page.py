@@ -13,7 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from isotherm.language import Language, Text, current
+from isotherm.errors import as_language
+from isotherm.language import Language, Text
 from isotherm.printable import printable
 from isotherm.record.watch import GRADIENTS, Event, WatchRecord
 from isotherm.report import shell
@@ -52,7 +53,7 @@ MILLISECONDS = Text("{ms} ms (median)", "{ms} 毫秒（中位数）")
 
 def to_html(record: WatchRecord, language: Language | None = None) -> str:
     """The page as text; it opens in `language` and can be switched to the other."""
-    opening = language or current()
+    opening = as_language(language)
     data = {**_vocabulary(), "language": opening, **payload(record)}
     return shell.fill(
         shell.filled("check.html", data=embedded(data)),
