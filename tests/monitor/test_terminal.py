@@ -56,6 +56,7 @@ def test_no_line_is_wider_than_the_terminal(record, width, language):
 def test_a_store_without_readings_says_so(tmp_path):
     text = shown(run(tmp_path / "run.db", steps=()))
     assert "No reading yet" in text
+    assert "-wal" in text
     assert "No alert" not in text
 
 

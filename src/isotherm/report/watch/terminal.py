@@ -35,6 +35,10 @@ LOSS = Text(" · loss {loss}", " · 损失 {loss}")
 COST = Text(" · {ms:.1f} ms a reading", " · 每条读数 {ms:.1f} 毫秒")
 SET_ASIDE = Text(" · {n} set aside by a resumption", " · 续训搁置 {n} 条")
 NOTHING = Text("No reading yet", "还没有读数")
+COPIED = Text(
+    "If this store was copied, copy the file beside it whose name ends in -wal, too: it holds the latest readings.",
+    "如果读数库是复制来的，请把旁边以 -wal 结尾的文件也一起复制：最新的读数在其中。",
+)
 LAYERS = Text("Layers", "各层")
 LAYERS_NOTE = Text(
     "largest logit on one scale for all layers; entropy and saturated rows from 0 to 1, mean over heads",
@@ -69,7 +73,7 @@ def _head(record: WatchRecord, language: Language) -> list[RenderableType]:
     sign, style = ("▲", "bold yellow") if alerts else ("✔", "bold green")
     lines = [Styled(printable(record.model, 100), style="bold"), Styled(shape.to(language), style="dim")]
     if not record.readings:
-        return [*lines, Styled(NOTHING.to(language), style="bold")]
+        return [*lines, Styled(NOTHING.to(language), style="bold"), Styled(COPIED.to(language), style="dim")]
     return [
         *lines,
         Styled(_now(record, language)),
