@@ -267,6 +267,7 @@ class TestNothingIsLost:
         kept = {path.name for path in (tmp_path / "out").iterdir()}
         assert (kept == {"mine"}) != second
         assert "config.json" in kept or not second
+        assert sorted(path.name for path in tmp_path.iterdir()) == ["in", "out"]
 
     def test_a_written_model_that_is_not_the_one_asked_for(self, folder, tmp_path, monkeypatch):
         write = checkpoint.Stored.write

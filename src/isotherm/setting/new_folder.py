@@ -106,7 +106,9 @@ def _move(beside: Path, target: Path) -> None:
         if before.exists() and not target.exists():
             before.rename(target)
         raise
-    shutil.rmtree(before, ignore_errors=True)
+    finally:
+        if target.exists():
+            shutil.rmtree(before, ignore_errors=True)
 
 
 def _size(folder: Path) -> int:
