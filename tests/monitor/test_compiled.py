@@ -2,6 +2,7 @@
 
 import sys
 from contextlib import nullcontext
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -11,6 +12,7 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 from isotherm.monitor import compiled as noting_graphs
+from isotherm.monitor import noting
 from isotherm.monitor.monitor import watch
 from isotherm.monitor.valve import Valve
 from tests.monitor.loops import Attention, Model, Written, batch, build, train
@@ -286,6 +288,25 @@ def test_code_that_is_compiled_in_parts_or_runs_twice_is_trained_and_read(way):
     assert [layer.name for layer in monitor.layers] == ["layers.0", "layers.1", "layers.2"]
     assert monitor.latest.step == 4
     assert (monitor.latest.gradients["q"] > 0).all()
+
+
+@pytest.mark.parametrize("backend", ["aot_eager", "inductor"])
+def test_on_a_gpu_only_what_inductor_compiles_has_notes(backend, monkeypatch):
+    """Other backends write to the pools as PyTorch does, and autograd refuses a second backward pass after that."""
+    torch._dynamo.reset()
+    on_a_gpu = SimpleNamespace(device=torch.device("cuda"), dtype=torch.bfloat16, shape=(1, 2, 8, 64))
+    can_note, asked = noting.can_note, []
+
+    def answer(q, mask, backend):
+        asked.append(can_note(on_a_gpu, mask, backend))
+        return False
+
+    monkeypatch.setattr(noting, "can_note", answer)
+    monkeypatch.setattr(noting, "find_spec", lambda _: True)
+    monkeypatch.setattr("torch._inductor.compile_fx.compile_fx", lambda graph, *_, **__: graph.forward)  # it needs g++
+    model = build(heads=(2,))
+    train(torch.compile(model, backend=backend), 3, watch(model, every=2))
+    assert asked == [backend == "inductor"]
 
 
 def test_a_part_that_is_compiled_by_itself_has_its_name_in_the_model():

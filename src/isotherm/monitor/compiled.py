@@ -162,15 +162,16 @@ class NoteBook:
         """Whether this is a parameter of the model."""
         return id(one) in self._names
 
-    def annotate(self, graph: Any, names: dict[str, Any], inputs: Sequence[Any]) -> bool:
-        """Put notes into a graph of Dynamo's. `names` says where its tensors come from. False if it is to serve several
-        modules, such as the layers of a model that are compiled one by one: with notes, each would need code of its own."""
+    def annotate(self, graph: Any, names: dict[str, Any], inputs: Sequence[Any], backend: str = "inductor") -> bool:
+        """Put notes into a graph of Dynamo's. `names` says where its tensors come from, `backend` what compiles it. False if it
+        is to serve several modules, such as the layers of a model that are compiled one by one: with notes, each would need code
+        of its own."""
         where = self._place(graph, inputs)
         if where in self._repeated:
             self.others = True
             return False
         nodes = [node for part in graph.modules() if hasattr(part, "graph") for node in part.graph.nodes]
-        calls = [NotedCall.of(node) for node in graph.graph.nodes if _is_attention(node)]
+        calls = [NotedCall.of(node, backend) for node in graph.graph.nodes if _is_attention(node)]
         found = [call for call in calls if call is not None]
         self.others |= sum(map(_may_attend, nodes)) > len(found)
         seen: Counter[str] = Counter()
@@ -229,7 +230,7 @@ class NotedCall:
     causal: bool
 
     @classmethod
-    def of(cls, node: Any) -> "NotedCall | None":
+    def of(cls, node: Any, backend: str) -> "NotedCall | None":
         """The call of a node; None if it cannot be noted."""
         given = dict(zip(ARGUMENTS, node.args, strict=False)) | node.kwargs
         operands = given["query"], given["key"], given.get("attn_mask")
@@ -238,7 +239,7 @@ class NotedCall:
             return None
         if operands[2] is not None and not isinstance(mask, Tensor):
             return None
-        if not noting.can_note(q, None if mask is None else mask.dtype):
+        if not noting.can_note(q, None if mask is None else mask.dtype, backend):
             return None
         stack = list((node.meta.get("nn_module_stack") or {}).values())
         scale = given.get("scale")
@@ -324,10 +325,11 @@ def _keep_to_itself(dynamo: Any, graph: Any, inputs: Sequence[Any], notes: NoteB
 
 
 def _compile(dynamo: Any, graph: Any, inputs: list[Any]) -> Any:
+    backend = getattr(dynamo.compiler_fn, "_compiler_name", "inductor")
     for notes in list(_listeners):
         if notes.wants(inputs):
             try:
-                if notes.annotate(graph, dynamo.param_name_to_source, inputs):
+                if notes.annotate(graph, dynamo.param_name_to_source, inputs, backend):
                     _keep_to_itself(dynamo, graph, inputs, notes)
             except Exception:  # compiling goes on, and steps are looked at uncompiled
                 notes.others = True

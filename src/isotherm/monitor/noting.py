@@ -26,10 +26,13 @@ ROWS = len(SUMS) + 1
 """Rows of a layer's state [ROWS, heads] in a pool: the sums, and the largest logit."""
 
 
-def can_note(q: Tensor, mask: torch.dtype | None) -> bool:
-    """Whether the operators can be used for such queries and masks without waiting for the device."""
+def can_note(q: Tensor, mask: torch.dtype | None, backend: str = "inductor") -> bool:
+    """Whether the operators can be used for such queries and masks without waiting for the device. On a GPU, Inductor's code
+    alone writes to pools unseen by autograd, which refuses a tensor that was changed after the forward pass."""
     if q.device.type == "cpu":
         return True
+    if backend != "inductor":
+        return False
     plain = q.dtype in (torch.float16, torch.bfloat16, torch.float32) and mask in (None, torch.bool)
     return q.device.type == "cuda" and plain and q.shape[-1] <= 256 and find_spec("triton") is not None
 
@@ -148,11 +151,8 @@ class Through(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, q: Tensor, k: Tensor, armed: Tensor, squares: Tensor, place: int) -> tuple[Tensor, Tensor]:
-        ctx.held = (
-            armed,
-            squares,
-            place,
-        )  # not saved: every layer writes to the pool, and autograd would call it changed
+        # Not saved: every layer writes to the pool, and autograd would call it changed.
+        ctx.held = armed, squares, place
         return q.view_as(q), k.view_as(k)
 
     @staticmethod
