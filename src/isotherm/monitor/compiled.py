@@ -163,9 +163,11 @@ class NoteBook:
         return id(one) in self._names
 
     def annotate(self, graph: Any, names: dict[str, Any], inputs: Sequence[Any], backend: str = "inductor") -> bool:
-        """Put notes into a graph of Dynamo's. `names` says where its tensors come from, `backend` what compiles it. False if it
-        is to serve several modules, such as the layers of a model that are compiled one by one: with notes, each would need code
-        of its own."""
+        """Put notes into a graph of Dynamo's. `names` says where its tensors come from, `backend` what compiles it.
+
+        False if it is to serve several modules, such as the layers of a model that are compiled one by one: with notes, each
+        would need code of its own.
+        """
         where = self._place(graph, inputs)
         if where in self._repeated:
             self.others = True
