@@ -44,7 +44,7 @@ PARTS = {  # part → its source and its tests
             for name in ("problem", "pick", "attention", "attention_edges", "derivatives", "scores")
         ],
     ),
-    "probe": ("probe/*.py", ["probe", *(f"checkup/test_{name}.py" for name in ("zoo", "advice", "finite"))]),
+    "probe": ("probe/*.py", ["probe", *(f"checkup/test_{name}.py" for name in ("zoo", "advice", "finite", "changed"))]),
     "checkup": ("checkup/**/*.py", ["checkup", "models/test_check.py", "cli/test_check.py"]),
 }
 OPTIONS = ["-xq", "--tb=line", "-p", "no:cacheprovider", "-m", "not slow and not gpu", f"--rootdir={ROOT}"]
