@@ -143,7 +143,7 @@ class RowStats:
         )
 
     @classmethod
-    def cat(cls, parts: list["RowStats"], axis: int) -> "RowStats":
+    def cat(cls, parts: Sequence["RowStats"], axis: int) -> "RowStats":
         """The statistics of different rows, concatenated along one axis."""
         return parts[0] if len(parts) == 1 else _transform(parts, lambda tensors: torch.cat(tensors, axis))
 
@@ -267,12 +267,15 @@ class RowStats:
         return torch.where(self.broken | self.empty, torch.nan, value)
 
 
-def _transform(parts: list[RowStats], change: Callable[[list[Tensor]], Tensor]) -> RowStats:
+def _transform(parts: Sequence[RowStats], change: Callable[[list[Tensor]], Tensor]) -> RowStats:
     """Combine each per-row tensor of the parts into one."""
-    moments = {f.name: change([getattr(part.moments, f.name) for part in parts]) for f in fields(Moments)}
-    names = [f.name for f in fields(RowStats) if f.name != "rows" and isinstance(getattr(parts[0], f.name), Tensor)]
-    changed: dict[str, Any] = {name: change([getattr(part, name) for part in parts]) for name in names}
-    return replace(parts[0], moments=Moments(**moments), **changed)
+    moments = [change([getattr(part.moments, name) for part in parts]) for name in _OF_MOMENTS]
+    rows: dict[str, Any] = {name: change([getattr(part, name) for part in parts]) for name in _OF_ROWS}
+    return replace(parts[0], moments=Moments(*moments), **rows)
+
+
+_OF_MOMENTS = tuple(field.name for field in fields(Moments))
+_OF_ROWS = tuple(field.name for field in fields(RowStats) if field.type is Tensor)
 
 
 def _rebase(part: RowStats, peak: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:

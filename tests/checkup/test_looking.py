@@ -1,13 +1,14 @@
 """Long inputs on a GPU: measured as layers run, without waiting, on a sample of queries, and within memory."""
 
 import gc
+import sys
 from dataclasses import asdict
 
 import pytest
 import torch
 
 import isotherm
-from isotherm.checkup import implementations, looking, rows, what_if
+from isotherm.checkup import implementations, looking, rows, together, what_if
 from isotherm.checkup.piece import piece_of
 from isotherm.probe import Capture, probe, session
 from isotherm.stats import RowStats
@@ -76,6 +77,30 @@ def test_what_if_and_curves_are_taken_from_the_kept_queries(as_on_a_gpu):
     assert (curve.rows, curve.rows_total, curve.label) == (KEPT, TOKENS, "sampled")
     (stats,) = rows.measure_rows(capture, chosen, [capture.problem.scale])
     assert curve.gate[8] == pytest.approx(rows.quantile(stats.jacobian_trace, 0.5), rel=1e-3)
+
+
+def test_layers_measured_as_one_give_what_each_gives(monkeypatch):
+    rules = ["x2", "softmax1", "none"]
+    monkeypatch.setattr(sys.modules["isotherm.checkup.curve"], "ROWS", TOKENS)
+    apart = check(llama(3), ids(2), compare=False, what_if=rules)
+    monkeypatch.setattr(together, "DEVICES", frozenset({"cpu"}))
+    monkeypatch.setattr(sys.modules["isotherm.checkup.examine"], "_is_plain", lambda capture: True)
+    calls = []
+    measure_at = together.measure_at
+    monkeypatch.setattr(together, "measure_at", lambda *args: calls.append(args) or measure_at(*args))
+    as_one = check(llama(3), ids(2), compare=False, what_if=rules)
+    # all rows, two rules as one scale each, the curve; and one rule that is no scale, for each layer
+    assert len(calls) == 3 + 3
+    for one, other in zip(apart.layers, as_one.layers, strict=True):
+        assert one.curve == other.curve
+        for a, b in zip(one.head_stats, other.head_stats, strict=True):
+            assert asdict(a.entropy) == pytest.approx(asdict(b.entropy), rel=1e-6)
+            assert (a.max_logit, a.logit_std) == pytest.approx((b.max_logit, b.logit_std), rel=1e-6)
+    for one, other in zip(apart.what_if, as_one.what_if, strict=True):
+        for a, b in zip(one.layers, other.layers, strict=True):
+            assert [a.entropy_fraction, a.jacobian_trace, a.max_logit, *a.head_gate] == pytest.approx(
+                [b.entropy_fraction, b.jacobian_trace, b.max_logit, *b.head_gate], rel=1e-6
+            )
 
 
 def test_q_and_k_of_all_layers_are_never_held_together(as_on_a_gpu, monkeypatch):

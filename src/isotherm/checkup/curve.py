@@ -14,9 +14,10 @@ Factor 1 is the model as it is. Masks, biases, soft caps and sinks stay as they 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import pairwise
+from itertools import islice, pairwise
 from math import exp, log
 from statistics import median
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -24,7 +25,7 @@ from torch import Tensor
 from isotherm.checkup.fetch import fetched, finite_rows, rounded_rows
 from isotherm.checkup.memory import Remarks
 from isotherm.checkup.rows import measure_rows, median_of, nearest
-from isotherm.checkup.together import Tell, Wanted, measure_together
+from isotherm.checkup.together import Tell, Together, Wanted, measure_together
 from isotherm.language import Text
 from isotherm.ops import Problem
 from isotherm.probe import Capture
@@ -52,6 +53,19 @@ class CurveTable:
     counts: Tensor
 
 
+class CurveNumbers(NamedTuple):
+    """A table that was read. At each factor: gate and entropy of the layer, then of each head, with the spread of its logits;
+    and the number of rows that were seen, and that there are."""
+
+    gate: Numbers
+    entropy: Numbers
+    gates: Sequence[Numbers]
+    entropies: Sequence[Numbers]
+    spreads: Sequence[Numbers]
+    seen: int
+    total: int
+
+
 def with_curves(
     layers: tuple[Layer, ...],
     captures: Sequence[Capture],
@@ -62,28 +76,27 @@ def with_curves(
     """Add each layer's curves, from some of its measured rows; of a call without `measured`, from some of the rows that were
     kept. There are none where no row sees a key, and where the logits have no scale to multiply."""
     tables: dict[int, CurveTable] = {}
-    waiting: dict[int, list[RowStats]] = {}
-    for number, found in _at_factors(captures, measured, remarks, tell):
-        waiting[number] = found
-        if sum(stats[0].rest.numel() for stats in waiting.values()) * len(FACTORS) > AT_ONCE:
+    waiting: list[Together] = []
+    for found in _at_factors(captures, measured, remarks, tell):
+        waiting.append(found)
+        if sum(one.stats[0].rest.numel() for one in waiting) * len(FACTORS) > AT_ONCE:
             tables |= _tables(waiting, captures, measured)
-            waiting = {}
+            waiting = []
     tables |= _tables(waiting, captures, measured)
-    numbers = fetched([part for table in tables.values() for part in (table.medians, table.counts)])
-    read = dict(zip(tables, zip(numbers[::2], numbers[1::2], strict=True), strict=True))
-    curves = {i: _curves(layers[i], captures[i].problem, *parts) for i, parts in read.items()}
+    read = zip(tables, _read(list(tables.values())), strict=True)
+    curves = {number: _curves(layers[number], captures[number].problem, numbers) for number, numbers in read}
     return tuple(replace(layer, curve=curves.get(number)) for number, layer in enumerate(layers))
 
 
 def _at_factors(
     captures: Sequence[Capture], measured: Sequence[RowStats | None], remarks: Remarks, tell: Tell
-) -> Iterator[tuple[int, list[RowStats]]]:
-    """The number of each call that has curves, and its statistics at each factor."""
+) -> Iterator[Together]:
+    """The calls that have curves, and their statistics at each factor."""
     most = [ROWS_ON_GPU if capture.problem.q.is_cuda else ROWS for capture in captures]
     kept = [i for i, capture in enumerate(captures) if capture.affine and measured[i] is None]
     wanted = [Wanted(captures[i], most[i], _scales(captures[i])) for i in kept]
-    for place, found in measure_together(wanted, DRAWING, remarks, lambda what, i: tell(what, kept[i])):
-        yield kept[place], found
+    for together in measure_together(wanted, DRAWING, remarks, lambda what, i: tell(what, kept[i])):
+        yield Together([kept[place] for place in together.calls], together.stats)
     for number, (capture, stats) in enumerate(zip(captures, measured, strict=True)):
         if capture.affine and stats is not None:
             doing = DRAWING.format(name=capture.name)
@@ -91,32 +104,35 @@ def _at_factors(
             work = partial(_of_measured, capture, stats)
             found = remarks.within_memory(doing, work, most[number], most[number])
             if found:
-                yield number, found
+                yield Together([number], found)
 
 
 def _tables(
-    found: dict[int, list[RowStats]], captures: Sequence[Capture], measured: Sequence[RowStats | None]
+    found: Sequence[Together], captures: Sequence[Capture], measured: Sequence[RowStats | None]
 ) -> dict[int, CurveTable]:
     """What the curves are made of, from statistics at each factor; for layers of one shape at once."""
     tables: dict[int, CurveTable] = {}
-    groups: dict[object, list[int]] = {}
-    for number, at in found.items():
-        groups.setdefault((at[0].rest.shape, at[0].rest.device, at[0].outcomes_beyond_keys), []).append(number)
+    groups: dict[object, list[Together]] = {}
+    for one in found:
+        first, calls = one.stats[0], len(one.calls)
+        sequences, *shape = first.rest.shape
+        kind = sequences // calls, *shape, first.rest.device, first.outcomes_beyond_keys
+        groups.setdefault(kind, []).append(one)
     for same in groups.values():
-        stats = RowStats.cat([at for number in same for at in found[number]], 1)
-        values = torch.stack(
-            [stats.jacobian_trace, stats.entropy_fraction, stats.logit_std]
-        )  # [3, B, layers·factors·H, R]
-        by_factor = values.unflatten(2, (len(same) * len(FACTORS), -1)).movedim(2, 0)  # [layers·factors, 3, B, H, R]
+        numbers = [number for one in same for number in one.calls]
+        stats = RowStats.cat([RowStats.cat(one.stats, 1) for one in same], 0)  # [layers·B, factors·H, R]
+        values = torch.stack([stats.jacobian_trace, stats.entropy_fraction, stats.logit_std], 1)
+        by_factor = values.unflatten(0, (len(numbers), -1)).unflatten(
+            3, (len(FACTORS), -1)
+        )  # [layers, B, 3, factors, H, R]
+        by_factor = by_factor.movedim(3, 1).flatten(0, 1).transpose(1, 2)  # [layers·factors, 3, B, H, R]
         whole = nearest(by_factor[:, :2].flatten(2), 0.5)
         of_heads = median_of(by_factor.transpose(2, 3).flatten(3)).flatten(1)
         parts = torch.cat([whole, of_heads], 1).split(len(FACTORS))
-        seen = (~stats.empty).unflatten(1, (len(same), -1)).any(2).sum((0, 2))
-        counts = [_rows_of(captures[number], measured[number], seen) for number in same]
-        rows = zip(seen, counts, strict=True)
-        tables |= zip(
-            same, (CurveTable(part, torch.stack(two)) for part, two in zip(parts, rows, strict=True)), strict=True
-        )
+        seen = (~stats.empty).any(1).unflatten(0, (len(numbers), -1)).sum((1, 2))
+        counts = [_rows_of(captures[number], measured[number], seen) for number in numbers]
+        both = (CurveTable(part, torch.stack(two)) for part, *two in zip(parts, seen, counts, strict=True))
+        tables |= zip(numbers, both, strict=True)
     return tables
 
 
@@ -128,25 +144,36 @@ def _rows_of(capture: Capture, measured: RowStats | None, like: Tensor) -> Tenso
     return torch.full((), capture.problem.q.shape[0] * total, dtype=like.dtype, device=like.device)
 
 
-def _curves(layer: Layer, problem: Problem, medians: Tensor, counts: Tensor) -> LayerCurve | None:
-    """A layer's curves from the numbers of its table. None if no row saw a key."""
-    seen, total = (int(count) for count in counts.tolist())
-    if not seen:
+def _read(tables: Sequence[CurveTable]) -> Iterator[CurveNumbers]:
+    """What each table says, read from their devices and rounded at once."""
+    if not tables:
+        return
+    numbers = fetched([part for table in tables for part in (table.medians, table.counts)])
+    medians, counts = [each.T for each in numbers[::2]], numbers[1::2]  # [numbers, factors]
+    first_spread = [2 + 2 * ((len(each) - 2) // 3) for each in medians]
+    cut = list(zip(medians, first_spread, strict=True))
+    rounded = iter(rounded_rows(torch.cat([each[:first] for each, first in cut]), DIGITS))
+    spreads = iter(finite_rows(torch.cat([each[first:] for each, first in cut])))
+    for (each, first), (seen, total) in zip(cut, torch.stack(counts).tolist(), strict=True):
+        own, rest = list(islice(rounded, first)), list(islice(spreads, len(each) - first))
+        yield CurveNumbers(own[0], own[1], own[2 : first // 2 + 1], own[first // 2 + 1 :], rest, int(seen), int(total))
+
+
+def _curves(layer: Layer, problem: Problem, numbers: CurveNumbers) -> LayerCurve | None:
+    """A layer's curves. None if no row saw a key."""
+    if not numbers.seen:
         return None
-    heads = (medians.shape[1] - 2) // 3
-    columns, spreads = medians.T[: 2 + 2 * heads], finite_rows(medians.T[2 + 2 * heads :])
-    gate, entropy, *by_head = rounded_rows(columns, DIGITS)
-    gates, entropies = by_head[:heads], by_head[heads:]
     sigmas = [head.logit_std for head in layer.head_stats]
     curve = partial(_curve, problem, layer.keys)
-    whole = curve(gate, entropy, [_middle(at) for at in zip(*spreads, strict=True)], _middle(sigmas))
+    spread = [_middle(at) for at in zip(*numbers.spreads, strict=True)]
+    whole = curve(numbers.gate, numbers.entropy, spread, _middle(sigmas))
     return LayerCurve(
         **vars(whole),
         factors=FACTORS,
-        heads=tuple(map(curve, gates, entropies, spreads, sigmas)),
-        rows=seen,
-        rows_total=total,
-        label="exact" if seen == total else "sampled",
+        heads=tuple(map(curve, numbers.gates, numbers.entropies, numbers.spreads, sigmas)),
+        rows=numbers.seen,
+        rows_total=numbers.total,
+        label="exact" if numbers.seen == numbers.total else "sampled",
     )
 
 

@@ -99,11 +99,12 @@ def measured_heads(looked: Look, how: HowMeasured) -> tuple[list[RowStats], list
     def tell(what: Text, number: int) -> None:
         how.progress(what, 0.1 + 0.4 * new[number] / len(captures))
 
-    stats = {new[number]: one for number, (one,) in measure_together(wanted, MEASURING, how.remarks, tell)}
+    found = measure_together(wanted, MEASURING, how.remarks, tell)
+    stats = {new[number]: one for together in found for number, (one,) in together.apart()}
     late = [index for index, one in taken.items() if one.padded is not captures[index].padded]
     stats |= {index: without_padding(taken[index].stats, captures[index].padded) for index in late}
     measured = [stats[index] if index in stats else taken[index].stats for index in range(len(captures))]
     fresh = sorted(stats)
-    found = dict(zip(fresh, head_tables([measured[index] for index in fresh], detail=how.detail), strict=True))
-    tables = [found[index] if index in found else taken[index].heads for index in range(len(captures))]
+    made = dict(zip(fresh, head_tables([measured[index] for index in fresh], detail=how.detail), strict=True))
+    tables = [made[index] if index in made else taken[index].heads for index in range(len(captures))]
     return measured, read_heads(tables)

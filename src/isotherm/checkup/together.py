@@ -4,6 +4,7 @@ than computing; when memory runs out, each by itself, on ever fewer rows."""
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from operator import itemgetter
+from typing import NamedTuple
 
 import torch
 
@@ -15,6 +16,8 @@ from isotherm.stats import RowStats
 
 AT_ONCE = 1 << 28
 """Most bytes of q and k that are put together."""
+DEVICES = frozenset({"cuda"})
+"""Where launching takes longer than computing."""
 Tell = Callable[[Text, int], object]
 """Told what is being done, and the number of the call."""
 
@@ -32,11 +35,28 @@ class Wanted:
         return measure_at(self.capture, rows, self.scales) if self.scales else []
 
 
-def measure_together(
-    wanted: Sequence[Wanted], doing: Text, remarks: Remarks, tell: Tell
-) -> Iterator[tuple[int, list[RowStats]]]:
-    """Yield the number of each call, in any order, with its statistics at its scales. `doing` says with `{name}` what is being
-    done."""
+class Together(NamedTuple):
+    """Calls that were measured as one: their numbers, and their statistics at each of their scales, in which the sequences of
+    every call follow those of the call before it."""
+
+    calls: Sequence[int]
+    stats: Sequence[RowStats]
+
+    def apart(self) -> Iterator[tuple[int, Sequence[RowStats]]]:
+        """Yield the number of each call with its own statistics."""
+        if len(self.calls) == 1:
+            yield self.calls[0], self.stats
+            return
+        for place, call in enumerate(self.calls):
+            yield call, [stats.map(itemgetter(self._sequences(stats, place))) for stats in self.stats]
+
+    def _sequences(self, stats: RowStats, place: int) -> slice:
+        each = stats.rest.shape[0] // len(self.calls)
+        return slice(each * place, each * (place + 1))
+
+
+def measure_together(wanted: Sequence[Wanted], doing: Text, remarks: Remarks, tell: Tell) -> Iterator[Together]:
+    """Yield the statistics of all calls at their scales, in any order. `doing` says with `{name}` what is being done."""
     groups: dict[object, list[int]] = {}
     for index, one in enumerate(wanted):
         groups.setdefault(_kind(one, index), []).append(index)
@@ -46,10 +66,10 @@ def measure_together(
         for some in (group[start : start + size] for start in range(0, len(group), size)):
             tell(doing.format(name=wanted[some[0]].capture.name), some[0])
             try:
-                found = _as_one([wanted[index] for index in some])
+                found = [Together(some, _as_one([wanted[index] for index in some]))]
             except torch.OutOfMemoryError:
-                found = [_alone(wanted[index], doing, remarks) for index in some]
-            yield from zip(some, found, strict=True)
+                found = [Together([index], _alone(wanted[index], doing, remarks)) for index in some]
+            yield from found
 
 
 def _alone(wanted: Wanted, doing: Text, remarks: Remarks) -> list[RowStats]:
@@ -65,21 +85,19 @@ def _kind(wanted: Wanted, index: int) -> object:
         not seen.causal and seen.window is None
     )  # the first query is the first key's
     shared = seen.mask is None or seen.mask.shape[0] == 1
-    if not (problem.q.is_cuda and plain and placed and shared):
+    if not (problem.q.device.type in DEVICES and plain and placed and shared):
         return index
     of_tensors = problem.q.shape, problem.k.shape, problem.q.dtype, problem.k.dtype, problem.q.device
     of_rows = wanted.rows, capture.queries, seen.keys, seen.causal, seen.window, id(seen.mask)
     return (*of_tensors, *of_rows, problem.softcap, tuple(wanted.scales))
 
 
-def _as_one(wanted: Sequence[Wanted]) -> list[list[RowStats]]:
+def _as_one(wanted: Sequence[Wanted]) -> list[RowStats]:
     """Calls of one kind, put together as the sequences of one batch."""
     first = wanted[0].capture
     if len(wanted) == 1:
-        return [wanted[0].measured(wanted[0].rows)]
-    device, sequences = first.problem.q.device, first.problem.q.shape[0]
+        return wanted[0].measured(wanted[0].rows)
+    device = first.problem.q.device
     q, k = (torch.cat([getattr(one.capture.problem, name).to(device) for one in wanted]) for name in "qk")
     whole = replace(first, problem=replace(first.problem, q=q, k=k, v=k))
-    found = replace(wanted[0], capture=whole).measured(wanted[0].rows)
-    parts = [slice(sequences * place, sequences * (place + 1)) for place in range(len(wanted))]
-    return [[stats.map(itemgetter(part)) for stats in found] for part in parts]
+    return replace(wanted[0], capture=whole).measured(wanted[0].rows)

@@ -65,10 +65,11 @@ def replayed(
     ]
     wanted = [Wanted(one.capture, samples[one.index].rows, one.scales) for one in under]
     tables = WhatIfTables()
-    for number, stats in measure_together(wanted, REPLAYING, remarks, lambda what, i: tell(what, under[i].index)):
-        index = under[number].index
-        found = under[number].complete(stats, samples[index].rows, remarks)
-        tables.add(index, found if samples[index].few else [measured[index], *found])
+    for together in measure_together(wanted, REPLAYING, remarks, lambda what, i: tell(what, under[i].index)):
+        for number, stats in together.apart():
+            index = under[number].index
+            found = under[number].complete(stats, samples[index].rows, remarks)
+            tables.add(index, found if samples[index].few else [measured[index], *found])
     for index, capture in enumerate(captures):
         if not capture.affine:  # these logits have no scale to change
             tables.add(index, [measured[index]])
@@ -130,14 +131,13 @@ class WhatIfTables:
     """Summarises layers under rules. What is said of them stays on their device until it is read, all of it at once."""
 
     def __init__(self) -> None:
-        self._waiting: list[tuple[int, Tensor]] = []
+        self._waiting: list[tuple[int, Sequence[RowStats]]] = []
         self._tables: list[tuple[int, Tensor]] = []
 
     def add(self, index: int, under: Sequence[RowStats]) -> None:
         """Add a layer as it is and under the rules, or under those of which something can be said."""
-        values = [torch.stack([s.jacobian_trace, s.entropy_fraction, s.max_logit]) for s in under]
-        self._waiting.append((index, torch.stack(values)))  # [rules, 3, B, H, rows]
-        if sum(values.numel() for _, values in self._waiting) > AT_ONCE:
+        self._waiting.append((index, under))
+        if sum(len(under) * under[0].rest.numel() for _, under in self._waiting) > AT_ONCE:
             self._summarise()
 
     def read(self, rules: int) -> list[list[WhatIfLayer]]:
@@ -155,14 +155,21 @@ class WhatIfTables:
         ]
 
     def _summarise(self) -> None:
-        """Turn the values of layers of one shape into tables [rules, numbers]."""
+        """Turn the statistics that wait into tables [rules, numbers]; those of one shape at once."""
         waiting, self._waiting = self._waiting, []
-        groups: dict[tuple[object, ...], list[tuple[int, Tensor]]] = {}
-        for index, values in waiting:
-            groups.setdefault((tuple(values.shape), values.device), []).append((index, values))
+        groups: dict[object, list[tuple[int, int, RowStats]]] = {}
+        for index, under in waiting:
+            for rule, stats in enumerate(under):
+                kind = stats.rest.shape, stats.rest.device, stats.outcomes_beyond_keys
+                groups.setdefault(kind, []).append((index, rule, stats))
+        rows: dict[tuple[int, int], Tensor] = {}
         for same in groups.values():
-            table = _table(torch.cat([values for _, values in same]))
-            self._tables += zip((index for index, _ in same), table.split(len(table) // len(same)), strict=True)
+            stats = RowStats.cat([stats for _, _, stats in same], 1)  # [B, N·H, rows]
+            values = torch.stack([stats.jacobian_trace, stats.entropy_fraction, stats.max_logit])
+            table = _table(values.unflatten(2, (len(same), -1)).movedim(2, 0))
+            rows |= {(index, rule): row for (index, rule, _), row in zip(same, table, strict=True)}
+        for index, under in waiting:
+            self._tables.append((index, torch.stack([rows[index, rule] for rule in range(len(under))])))
 
 
 def _table(values: Tensor) -> Tensor:
