@@ -8,7 +8,7 @@ import click
 
 from isotherm.cli.command import command, option
 from isotherm.cli.output import WROTE, say
-from isotherm.errors import ArgumentError
+from isotherm.errors import InputError
 from isotherm.language import Text
 
 if TYPE_CHECKING:
@@ -30,7 +30,10 @@ def run(store: str, files: dict[str, str | None]) -> None:
 
     asked = {kind: path for kind, path in files.items() if path is not None}
     if not asked:
-        raise ArgumentError("isotherm export", Text("--csv, --json or --parquet", "--csv、--json 或 --parquet"), got="")
+        raise InputError(
+            "isotherm export",
+            Text("say where to: --csv, --json or --parquet", "请指明写到何处：--csv、--json 或 --parquet"),
+        )
     record = read_run(store)
     writers: dict[str, Callable[[WatchRecord], str | bytes]] = {
         "csv": tables.to_csv,
