@@ -31,8 +31,7 @@ def run(store: str, files: dict[str, str | None]) -> None:
     asked = {kind: path for kind, path in files.items() if path is not None}
     if not asked:
         raise InputError(
-            "isotherm export",
-            Text("say where to: --csv, --json or --parquet", "请指明写到何处：--csv、--json 或 --parquet"),
+            store, Text("say where to: --csv, --json or --parquet", "请指明写到何处：--csv、--json 或 --parquet")
         )
     record = read_run(store)
     writers: dict[str, Callable[[WatchRecord], str | bytes]] = {
