@@ -14,6 +14,7 @@ from isotherm import attention
 from isotherm.errors import ArgumentError, UnsupportedError
 from isotherm.ops import tiles
 from isotherm.scale import (
+    Cosine,
     InverseSqrt,
     Llama4Temperature,
     LogN,
@@ -25,7 +26,7 @@ from isotherm.scale import (
     SoftmaxPlusOne,
 )
 from isotherm.stats import STATISTICS
-from tests.ops.cases import Case, assert_same
+from tests.ops.cases import Case, assert_same, assert_same_statistics
 from tests.ops.watch import LargestTensor
 
 
@@ -52,6 +53,48 @@ def test_zero_length_works_and_has_gradients(impl, t, s):
     assert result.stats.empty.sum() == 2 * 4 * t
     result.output.sum().backward()
     assert k.grad is None or k.grad.abs().sum() == 0
+
+
+EVERY_RULE = {
+    "1/√d": InverseSqrt(),
+    "log-n": LogN(8) * InverseSqrt(),
+    "llama-4": Llama4Temperature(8) * InverseSqrt(),
+    "qk-norm": QKNorm() * InverseSqrt(),
+    "qk-norm over the width": QKNorm(over="width") * InverseSqrt(),
+    "cosine": Cosine(),
+    "soft-cap": SoftCap(5.0) * InverseSqrt(),
+}
+
+
+@pytest.mark.parametrize("impl", ["reference", "blockwise"])
+@pytest.mark.parametrize("causal", [False, True], ids=["full", "causal"])
+@pytest.mark.parametrize("rule", EVERY_RULE.values(), ids=EVERY_RULE.keys())
+@pytest.mark.parametrize("none", ["batch", "queries", "keys", "features of v"])
+def test_a_size_of_zero_works_under_every_rule(none, rule, causal, impl):
+    sizes = {"batch": 2, "queries": 5, "keys": 7, "features of v": 6} | {none: 0}
+    batch, t, s, width = sizes.values()
+    q, k, v = (torch.randn(batch, 2, *shape, requires_grad=True) for shape in ((t, 8), (s, 8), (s, width)))
+    result = attention(q, k, v, scale=rule, causal=causal, stats=True, impl=impl)
+    assert result.output.shape == (batch, 2, t, width)
+    whole = attention(q, k, torch.randn(batch, 2, s, 6), scale=rule, causal=causal, stats=True, impl="reference")
+    assert_same_statistics(result.stats, whole.stats)
+    result.output.sum().backward()
+    assert all(x.grad is None or x.grad.abs().sum() == 0 for x in (q, k, v))
+
+
+@pytest.mark.parametrize("learned", [False, True], ids=["given", "learned"])
+def test_a_bias_of_minus_infinity_under_a_cap_leaves_finite_gradients(learned):
+    given = [x.double() for x in Case("").tensors()]
+    bias = torch.zeros(13, 13, dtype=torch.float64)
+    bias[:, 3:] = -torch.inf
+    found = []
+    for impl in ("reference", "blockwise"):
+        q, k, v = (x.detach().requires_grad_() for x in given)
+        own = bias.clone().requires_grad_(learned)
+        attention(q, k, v, bias=own, scale=SoftCap(5.0) * InverseSqrt(), impl=impl).output.square().sum().backward()
+        found.append([x.grad for x in (q, k, v, own) if x.requires_grad])
+    torch.testing.assert_close(found[1], found[0])
+    assert all(x.isfinite().all() for x in found[0])
 
 
 @pytest.mark.parametrize("impl", ["reference", "blockwise", "sdpa"])

@@ -65,7 +65,7 @@ def _forward(problem: Problem, *, output: bool, stats: bool) -> _Rows:
         blocks: list[RowStats] = []
         for rows in chunk.row_blocks():
             here = (chunk.pairs, slice(None), rows)
-            block = _rows(chunk, rows, out[here], moments, stats=stats)
+            block = _rows(chunk, rows, out[here], moments, output=output, stats=stats)
             peak[here], total[here] = block.peak, block.total
             blocks.append(block.stats)
         if stats and blocks:
@@ -86,8 +86,10 @@ def _key_moments_pay(problem: Problem) -> bool:
     )
 
 
-def _rows(chunk: Chunk, rows: slice, out: Tensor, key_moments: KeyMoments | None, *, stats: bool) -> _Rows:
-    """One block of queries against every key it sees. Writes the output to `out` [P, G, R, Dv], unless Dv is 0."""
+def _rows(
+    chunk: Chunk, rows: slice, out: Tensor, key_moments: KeyMoments | None, *, output: bool, stats: bool
+) -> _Rows:
+    """One block of queries against every key it sees. Writes the output, if wanted, to `out` [P, G, R, Dv]."""
     q = chunk.queries(rows)
     peak = q.new_full(q.shape[:3], torch.finfo(q.dtype).min)
     total = torch.zeros_like(peak)
@@ -99,7 +101,7 @@ def _rows(chunk: Chunk, rows: slice, out: Tensor, key_moments: KeyMoments | None
         whole_blocks += [columns.start // KEYS] if by_keys else []
         before = _before_softmax(chunk, s, seen, measured, columns.start, moments=not by_keys) if stats else None
         tile = _softmax(chunk, s, seen)
-        if out.shape[-1]:
+        if output:
             new = torch.maximum(peak, tile.peak)
             keep, take = (peak - new).exp(), (tile.peak - new).exp()
             peak, total = new, total * keep + tile.mass * take
@@ -113,7 +115,7 @@ def _rows(chunk: Chunk, rows: slice, out: Tensor, key_moments: KeyMoments | None
         blocks = range(whole_blocks[0], whole_blocks[-1] + 1)
         over = key_moments.over(q.flatten(1, 2), blocks).reshape(q.shape[:3])
         measured = replace(measured, moments=measured.moments.merge(over))
-    if out.shape[-1]:
+    if output:
         out.div_(torch.where(total == 0, 1.0, total).unsqueeze(-1))
     return _Rows(out, peak, total, measured)
 
@@ -279,7 +281,8 @@ def _backward(chunk: Chunk, given: _RowGradients, d_bias: Tensor | None) -> tupl
             d_s = d_s.sub_(shared.unsqueeze(-1)).mul_(p)
             if d_bias is not None:
                 chunk.add_to(d_bias, rows, columns, d_s)
-            d_s = d_s if slope is None else d_s.mul_(slope)
+            if slope is not None:  # a key that a bias of −inf hides has no slope
+                d_s = torch.where(p == 0, 0.0, d_s.mul_(slope))
             d_rows.baddbmm_(d_s.flatten(1, 2), chunk.k[:, columns])
             d_k[:, columns] += d_s.flatten(1, 2).mT @ flat
         d_q.append(d_rows.mul_(chunk.problem.scale).view_as(q))

@@ -90,7 +90,7 @@ class Visibility:
                 own, end = self.documents
                 last, first = torch.minimum(last, end - 1), torch.maximum(first, own)
             count = (last - first + 1).clamp(min=0)
-            return count.view(-1, 1, count.shape[-1])
+            return torch.atleast_2d(count).unsqueeze(1)
         batch = self.mask.shape[0] if self.documents is None else max(self.mask.shape[0], self.documents.shape[1])
         step = max(1, MASK_AT_ONCE // max(1, batch * self.mask.shape[1] * self.keys))
         rows = torch.arange(len(self.positions), device=self.positions.device)

@@ -96,7 +96,7 @@ class Llama4Temperature(Rule):
 
     def resolve(self, site: Site) -> Resolved:
         """[T, 1]."""
-        return Resolved(multiplier=_staircase(site.positions + 1, self.floor_scale, self.attn_scale))
+        return Resolved(multiplier=_staircase(_standing(site) + 1, self.floor_scale, self.attn_scale))
 
 
 @dataclass(frozen=True)
@@ -123,12 +123,17 @@ class Ministral3Temperature(Rule):
 
     def resolve(self, site: Site) -> Resolved:
         """[T, 1]."""
-        return Resolved(multiplier=_staircase(site.positions, self.original_length, self.beta))
+        return Resolved(multiplier=_staircase(_standing(site), self.original_length, self.beta))
 
 
 def log_visible(site: Site) -> Tensor:
     """ln n [B or 1, Hq or 1, T, 1]. A query that sees no key counts as one: its output is 0 at any scale."""
     return precise(site.visible).clamp(min=1).log().unsqueeze(-1)
+
+
+def _standing(site: Site) -> Tensor:
+    """The queries' positions. A query before the first key sees none and stands at 0: its output is 0 at any scale."""
+    return site.positions.clamp(min=0)
 
 
 def _staircase(positions: Tensor, step: float, rise: float) -> Tensor:

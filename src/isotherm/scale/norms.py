@@ -84,7 +84,7 @@ class QKNorm(Rule):
                 expected = Text("a tensor on {device}", "{device} 上的张量").format(device=x.device)
                 raise ArgumentError(argument, expected, got=gain.device)
             rows = rows * gain.to(rows.dtype)
-        return rows.reshape(x.shape[0], -1, heads, dim).transpose(1, 2).to(x.dtype)
+        return rows.reshape(x.shape[0], x.shape[2], heads, dim).transpose(1, 2).to(x.dtype)
 
     def _normed(self, x: Tensor) -> Tensor:
         if self.kind == "l2":

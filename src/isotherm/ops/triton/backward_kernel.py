@@ -71,7 +71,8 @@ def _logit_gradients(q, q_low, k, v, d_o, row_scale, bias, softcap, visible, lse
         capped = s
         if BIAS:
             capped = s - bias
-        d_qk = d_s * (1.0 - (capped / softcap) * (capped / softcap))
+        slope = 1.0 - (capped / softcap) * (capped / softcap)  # none where a bias of −inf hides the key
+        d_qk = tl.where(p == 0.0, 0.0, d_s * slope)
     return p, d_s, d_qk
 
 
