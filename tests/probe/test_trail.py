@@ -150,6 +150,7 @@ OPERATIONS: dict[str, Callable[[Tensor], tuple[Callable[..., Tensor], tuple[Any,
     "upper triangle": lambda a: (torch.triu, (a, 1), {}),
     "more of the lower triangle": lambda a: (torch.tril, (a,), {"diagonal": 2}),
     "clone": lambda a: (torch.clone, (a,), {}),
+    "beyond all bounds": lambda a: (torch.clamp, (a,), {"min": -1e4, "max": 1e4}),
     "flat": lambda a: (torch.Tensor.reshape, (a, B * H, T, S), {}),
     "deep": lambda a: (torch.Tensor.reshape, (a, B, H, T, S), {}),
     "one more axis": lambda a: (torch.Tensor.unsqueeze, (a, 1), {}),
@@ -396,3 +397,27 @@ def test_an_operation_in_place_is_described_too(name: str):
     assert trail is not None
     assert trail.scores is not None
     agrees(trail.scores, scores)
+
+
+@pytest.mark.parametrize("in_place", [False, True], ids=["", "in place"])
+@pytest.mark.parametrize("bound", ["number", "tensor", "from below", "of hidden entries"])
+@pytest.mark.parametrize("replaces", [False, True], ids=["nothing replaced", "some replaced"])
+def test_scores_that_a_bound_has_replaced_are_not_described(replaces: bool, bound: str, in_place: bool):
+    seen = watch()
+    scores = step(seen, torch.matmul, (noise(B, H, T, D), noise(B, H, D, S, seed=1)), {})
+    scores = step(seen, torch.masked_fill, (scores, MASK, -torch.inf), {})
+    limit = 1.0 if replaces else 100.0
+    clamp = torch.Tensor.clamp_ if in_place else torch.clamp
+    given: dict[str, Any] = {
+        "number": {"min": -limit, "max": limit},
+        "tensor": {"max": torch.full((S,), limit, dtype=torch.float64)},
+        "from below": {"min": -limit},
+        "of hidden entries": {"min": -100.0},
+    }[bound]
+    if not replaces and bound != "tensor":
+        given["min"] = -1e30
+    trail = seen._find(step(seen, clamp, (scores,), given))
+    assert trail is not None
+    assert (trail.scores is None) is replaces
+    if trail.scores is not None:
+        agrees(trail.scores, scores)

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from isotherm.probe.masks import NEVER
 from isotherm.probe.scores import Scores, new_origin, number
 
 Args = tuple[Any, ...]
@@ -241,13 +242,16 @@ VIEWS = frozenset(
     }
 )
 """Operations whose result shows the same numbers in another shape."""
+BOUNDS = frozenset({"clamp", "clamp_min", "clip", "max", "maximum", "nan_to_num"})
+"""Operations that replace numbers beyond a bound."""
 UNCHANGED = frozenset(
     {
-        *("clamp", "clamp_min", "clip", "max", "maximum", "nan_to_num", "detach", "alias", "lift_fresh"),
+        *BOUNDS,
+        *("detach", "alias", "lift_fresh"),
         *("float", "half", "bfloat16", "double", "to", "to_copy", "type", "type_as", "contiguous", "clone", "identity"),
     }
 )
-"""Operations after which the description still holds, up to a shift of whole rows. The replay shows whether they did more."""
+"""Operations after which the description still holds, up to a shift of whole rows, unless a bound has replaced a number."""
 STEPS: dict[str, Callable[[Find, Args, Kwargs], Trail | None]] = {
     **dict.fromkeys(("add", "__radd__"), _add),
     **dict.fromkeys(("sub", "subtract"), _subtract),
@@ -279,6 +283,18 @@ def seen_as(trail: Trail, before: object, after: Tensor) -> Trail:
     if axes is not None:
         return trail.now(scores.reordered(axes))
     return trail.now(scores.viewed(tuple(after.shape)))
+
+
+def bounded(args: Args, kwargs: Kwargs, after: Tensor) -> bool:
+    """Whether an operation of `BOUNDS` has replaced a number, other than that of an entry that stays hidden. In place, only the
+    bounds can tell."""
+    before = args[0]
+    if not isinstance(before, Tensor):
+        return True
+    if before is not after:
+        return before.shape != after.shape or bool(((before != after) & ((before > NEVER) | (after > NEVER))).any())
+    bounds = [bound for bound in (*args[1:], *kwargs.values()) if bound is not None]
+    return any(bool(((after == bound) & (after > NEVER)).any()) for bound in bounds)
 
 
 def _as_it_was(before: object, after: Tensor) -> bool:

@@ -32,7 +32,7 @@ from isotherm.probe.recognise import recognise_logits, recognise_weights
 from isotherm.probe.scores import Scores
 from isotherm.probe.session import Session
 from isotherm.probe.shares import Shares, normalised_along
-from isotherm.probe.trail import STEPS, VIEWS, Trail, seen_as
+from isotherm.probe.trail import BOUNDS, STEPS, VIEWS, Trail, bounded, seen_as
 from isotherm.probe.weights import ModelWeights
 
 NORMALISING = frozenset({"div", "mul", "multiply"})
@@ -191,6 +191,8 @@ class Watch:
             return known[0].lost(*known[1:])
         if trail.scores is None:
             return trail
+        if name in BOUNDS and not trail.exponential and bounded(args, kwargs, results[0]):
+            return trail.now(None)
         if name in VIEWS or name == "contiguous":
             return seen_as(trail, args[0], results[0])
         shape = tuple(results[0].shape)
