@@ -96,6 +96,28 @@ def test_everything_is_as_before(name: str, training: bool):
     assert seen.captures
 
 
+class Sparse(nn.Module):
+    """Something is done in place to a tensor that has no memory of its own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.attention = NanoAttention()
+
+    def forward(self, x: Tensor) -> Tensor:
+        graph = torch.eye(x.shape[1]).to_sparse()
+        graph.mul_(0.5)
+        return torch.stack([torch.sparse.mm(graph, one) for one in self.attention(x)])
+
+
+def test_sparse_tensors_are_left_in_peace():
+    model, x = widen(Sparse()), torch.randn(2, 5, 32)
+    plain = model(x)
+    with probe(model) as seen:
+        assert torch.equal(plain, model(x))
+    assert seen.captures
+    assert not seen.unseen
+
+
 class Broken(nn.Module):
     def __init__(self) -> None:
         super().__init__()

@@ -18,8 +18,12 @@ class Holder(Protocol):
 
 
 def storage_of(tensor: Tensor) -> int:
-    """A number that identifies the tensor's memory: tensors that share memory have the same one."""
-    return tensor.untyped_storage()._cdata
+    """A number that identifies the tensor's memory: tensors that share memory have the same one. A tensor without memory of
+    its own, such as a sparse one, shares with none."""
+    try:
+        return tensor.untyped_storage()._cdata
+    except NotImplementedError:
+        return -id(tensor)
 
 
 class Keeper:
