@@ -11,7 +11,7 @@ from torch import nn
 
 import isotherm
 from isotherm.errors import ArgumentError
-from tests.checkup.models import Attention, Model
+from tests.checkup.models import DIM, HEADS, Attention, Model
 from tests.checkup.models import batch as rows
 from tests.setting.architectures import batch, build, output
 
@@ -164,6 +164,34 @@ def test_hand_written_attention_with_a_norm():
     changed.layers[0].scale = 0.3
     with isotherm.apply(model, 0.3, batch=rows()):
         assert torch.allclose(model(rows()), changed(rows()), atol=1e-5)
+
+
+class LoneBias(Attention):
+    """As BEiT: the bias of a fused projection is put together from those of q and v."""
+
+    by: torch.Tensor | float = 1.0
+
+    def __init__(self):
+        super().__init__()
+        self.qkv = nn.Linear(DIM, 3 * DIM, bias=False)
+        self.q_bias, self.v_bias = (nn.Parameter(torch.randn(DIM)) for _ in range(2))
+
+    def forward(self, x):
+        bias = torch.cat([self.q_bias, torch.zeros(DIM), self.v_bias])
+        fused = nn.functional.linear(x, self.qkv.weight, bias)
+        q, k, v = (part.unflatten(-1, (HEADS, -1)).transpose(1, 2) for part in fused.chunk(3, -1))
+        return nn.functional.scaled_dot_product_attention(q * self.by, k, v).transpose(1, 2).flatten(2)
+
+
+@pytest.mark.parametrize("heads", [None, [1]], ids=["all heads", "one head"])
+def test_a_bias_that_is_put_together_is_multiplied_with_its_weight(heads):
+    model, by = Model(LoneBias(), LoneBias()).eval(), torch.ones(HEADS, 1, 1)
+    by[slice(None) if heads is None else heads] = 0.5
+    with isotherm.apply(model, "x0.5", heads=heads, batch=rows()):
+        applied = model(rows())
+    for layer in model.layers:
+        layer.by = by
+    torch.testing.assert_close(applied, model(rows()))
 
 
 class QuantLinear(nn.Linear):

@@ -138,7 +138,8 @@ def projection_parts(model: Members, factor: Factor) -> list[tuple[str, int, int
     """The parameters of a projection: name, dimension of the features, index of the first feature, size of the dimension."""
     if factor.parts:
         known = model.parameters
-        return [(part.name, part.axis, part.first, known[part.name].shape[part.axis]) for part in factor.parts]
+        named = [part for part in factor.parts if part.name]
+        return [(part.name, part.axis, part.first, known[part.name].shape[part.axis]) for part in named]
     module = model.modules.get(factor.source or "")
     found = []
     for path, inner in () if module is None or not factor.source else module.named_modules():

@@ -14,7 +14,7 @@ from isotherm.record import Kind
 @dataclass(frozen=True)
 class Part:
     """A parameter that a function multiplied into a projection. Feature 0 of the projection is index `first` of dimension
-    `axis`: not 0 where the function received a slice."""
+    `axis`: not 0 where the function received a slice. Without a name it is a bias that was put together from several."""
 
     name: str
     axis: int = 0

@@ -41,15 +41,15 @@ def names_of(module: nn.Module, name: str) -> dict[int, str]:
 
 
 def parts_among(known: dict[int, str], used: Iterable[tuple[Tensor, int]]) -> tuple[Part, ...]:
-    """Each tensor with the dimension that makes features, as a part of a known parameter. A bias may be made of several
-    parameters and is left out then; without the weight there are no parts."""
+    """Each tensor with the dimension that makes features, as a part of a known parameter. A bias that is put together from
+    several is a part without a name; without the weight there are no parts."""
     found = []
     for tensor, axis in used:
         parameter = _parameter(tensor)
         part = _slice(known[id(parameter)], tensor, parameter, axis) if id(parameter) in known else None
         if part is None and tensor.dim() > 1:
             return ()
-        found += [] if part is None else [part]
+        found.append(part or Part(""))
     return tuple(found)
 
 

@@ -22,6 +22,9 @@ UNTRACED = Text("the projection of its q was not found", "没有找到其 q 的�
 SHARED = Text("{source} makes its k as well", "{source} 同时产生其 k")
 NO_ROWS = Text("it is not known which features of {source} are which head", "不知道 {source} 的哪些特征属于哪个头")
 NO_AXIS = Text("the heads in the output of {source} were not found", "没有在 {source} 的输出中找到各个头")
+PUT_TOGETHER = Text(
+    "the bias beside {source} is put together from several tensors", "与 {source} 相加的偏置由多个张量拼成"
+)
 SCRIPTED = Text("{source} is scripted code, which Python cannot change", "{source} 是脚本化的代码，Python 无法改动")
 NO_CALL = Text(
     "its attention, {what}, takes no number for each query; set_attn_implementation('sdpa') may help",
@@ -62,6 +65,8 @@ def places(members: Members, capture: Capture, factor: float | Tensor, outputs: 
             raise _refused(capture, NO_ROWS.format(source=q.source))
         return [Held(module, OnOutput(factor) if of_all else _by_head(capture, factor, output))]
     heads_of = _heads_of(capture, q, capture.problem.q.shape[1])
+    if any(not part.name for part in q.parts):
+        raise _refused(capture, PUT_TOGETHER.format(source=q.source))
     if q.parts:
         return [_on_part(members, capture, part, factor, heads_of) for part in q.parts]
     module = _module(members, capture, q.source)
