@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,7 @@ from isotherm.lab import recorded
 from isotherm.lab.claims import Topic
 from isotherm.lab.runner import ClaimOutcome
 from isotherm.language import Text
+from isotherm.record import Step
 from isotherm.report.explain.book import SCHEMA
 from tests.lab.toys import Toys
 from tests.report import claims
@@ -121,6 +123,14 @@ def test_a_claim_that_lacks_a_package_is_told_how_to_get_it(capsys, answered):
     assert "isotherm: bert: needs transformers: pip install 'isotherm[hf]'" in err
     assert "? not run" in out
     assert call(capsys, "bert")[0] == 2  # asked for by name
+
+
+def test_formulas_that_are_no_mathml_are_told_with_the_way_to_get_it(capsys, answered):
+    plain = claims.timed("jacobian")
+    step = Step(Text("a step", "一步"), r"\frac{1}{\sqrt{d}} < 1")
+    answered(ClaimOutcome("jacobian", replace(plain, record=replace(plain.record, steps=(step,)))))
+    assert "isotherm: formulas stay LaTeX: latex2mathml was not installed" in call(capsys, "jacobian")[2]
+    assert "LaTeX" not in call(capsys, "freezing")[2]
 
 
 def test_json_is_one_document_and_nothing_else(capsys, answered):

@@ -15,7 +15,7 @@ from isotherm.lab.runner import ClaimOrder, ClaimOutcome, Listener, Size
 from isotherm.lab.runner import run as run_orders
 from isotherm.language import Text, current
 from isotherm.record import to_plain
-from isotherm.report.explain import folder, terminal, words
+from isotherm.report.explain import folder, mathml, terminal, words
 from isotherm.report.explain.book import SCHEMA, Book, Chapter, Missing
 
 if TYPE_CHECKING:
@@ -34,6 +34,10 @@ EXTRAS = {"transformers": "hf", "safetensors": "hf", "tokenizers": "train", "sac
 NEEDS = Text("needs {names}: pip install 'isotherm[{extra}]'", "需要 {names}：pip install 'isotherm[{extra}]'")
 CHANGED = Text("verdict changed: {id}, from {before} to {after}", "结论有变：{id}，由{before}变为{after}")
 FAILED = Text("{id} failed: {why}", "{id} 失败：{why}")
+AS_LATEX = Text(
+    "formulas stay LaTeX: latex2mathml was not installed (pip install 'isotherm[explain]', then once with --fresh)",
+    "公式以 LaTeX 显示：运行时未安装 latex2mathml（pip install 'isotherm[explain]'，再以 --fresh 运行一次）",
+)
 TRACE = Text("--debug shows where", "--debug 可显示位置")
 GET_PAGE = Text(
     "isotherm explain --out DIR writes all this as one illustrated page, DIR/index.html, with every figure and record.",
@@ -207,7 +211,10 @@ def tell_problems(
     for timed in book.changed():
         before, after = words.VERDICTS[timed.expected], words.VERDICTS[timed.record.verdict]
         lines.append(CHANGED.format(id=timed.record.id, before=before, after=after))
-    for line in [*lines, *([note] if note else [])]:
+    lines += [note] if note else []
+    formulas = {step.math for timed in book.claims() for step in timed.record.steps if step.math}
+    lines += [AS_LATEX] if any(mathml.parse(formula) is None for formula in formulas) else []
+    for line in lines:
         say(f"isotherm: {line}")
     if options.debug:
         for outcome in outcomes:
