@@ -86,6 +86,7 @@ class Made:
             "": None,
             "keys": torch.randn(1, 2 * heads, 1, s, generator=g),
             "every row": 5 * torch.randn(1, 1, t, s, generator=g),
+            "hiding keys": torch.where(torch.arange(s) < 37, 0.0, -torch.inf).expand(1, 1, t, s),
             "far below 0": torch.randn(1, 1, t, s, generator=g) - 300,
         }
         mask, bias = masks[self.mask], biases[self.bias]
@@ -147,3 +148,17 @@ def test_a_visible_logit_of_minus_infinity_is_counted_under_a_mask(device):
     assert torch.equal(got.n.cpu(), want.n)
     assert torch.equal(got.invalid.cpu(), want.invalid)
     assert want.invalid[:, :, 7].all()
+
+
+@pytest.mark.parametrize("learned", [False, True], ids=["given", "learned"])
+def test_a_bias_of_minus_infinity_under_a_cap_leaves_finite_gradients(learned, device):
+    made, found = Made("a cap, and a bias that hides keys", bias="hiding keys", softcap=3.0), []
+    for solve, place, dtype in ((reference.solve, "cpu", torch.float64), (kernels.solve, device, torch.float32)):
+        problem = made.problem(place, dtype)
+        inputs = [problem.q, problem.k, problem.v, *([problem.bias] if learned else [])]
+        for tensor in inputs:
+            tensor.requires_grad_()
+        solve(problem, stats=False).output.square().sum().backward()
+        found.append([tensor.grad.double().cpu() for tensor in inputs])
+    for want, got in zip(*found, strict=True):
+        torch.testing.assert_close(got, want, rtol=1e-4, atol=1e-4)
