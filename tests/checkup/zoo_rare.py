@@ -207,6 +207,27 @@ def online_by_single_keys(q, k, v):
     return output / total
 
 
+def causal_in_blocks(q, k, v):
+    """The first queries see keys of one block only, and their exponentials are whole rows that are divided last."""
+    made = []
+    for start, some in ((0, q[:, :, :4]), (4, q[:, :, 4:])):
+        parts = []
+        for first in range(0, start + some.shape[2], 4):
+            keys, values = k[:, :, first : first + 4], v[:, :, first : first + 4]
+            hidden = torch.arange(first, first + keys.shape[2]) > torch.arange(start, start + some.shape[2]).unsqueeze(
+                1
+            )
+            scores = (some @ keys.mT * SCALE).masked_fill(hidden, -1e30)
+            most = scores.amax(-1, keepdim=True)
+            e = (scores - most).exp()
+            parts.append((e.sum(-1), e @ values, most.squeeze(-1)))
+        sums, outputs, most = (torch.stack(each, -1) for each in zip(*parts, strict=True))
+        share = (most - most.amax(-1, keepdim=True)).exp()
+        total = (sums * share).sum(-1, keepdim=True)
+        made.append((outputs * share.unsqueeze(-2)).sum(-1) / (total + 1e-8))
+    return torch.cat(made, -2)
+
+
 def two_branches(q, k, v):
     """Two kinds of keys with a softmax each, as an adapter adds: these are whole rows."""
     both = [
@@ -307,6 +328,6 @@ SEEN = {  # what it is → the scale in force, None where there is none or it is
 }  # fmt: skip
 IN_BLOCKS = (
     merged_by_shares_first, merged_by_a_softmax_first, merged_by_shares_last, merged_pairwise, merged_by_plain_sums,
-    merged_from_kernels, online, online_by_single_keys,
+    merged_from_kernels, online, online_by_single_keys, causal_in_blocks,
 )  # fmt: skip
 LISTED = (*IN_BLOCKS, sums_of_positions, cumulative_sums, in_python_numbers)

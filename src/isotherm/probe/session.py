@@ -22,7 +22,17 @@ from isotherm.probe.masks import Masks, Terms
 from isotherm.probe.members import buffers_of, parameters_of
 from isotherm.probe.own_work import OwnWork
 from isotherm.probe.owner import sessions_here
-from isotherm.probe.reasons import ELSEWHERE, FAILED, IN_BLOCKS, KERNEL, MISMATCH, NO_SOFTMAX, OPAQUE, OTHER_SOFTMAX
+from isotherm.probe.reasons import (
+    AFTERWARDS,
+    ELSEWHERE,
+    FAILED,
+    IN_BLOCKS,
+    KERNEL,
+    MISMATCH,
+    NO_SOFTMAX,
+    OPAQUE,
+    OTHER_SOFTMAX,
+)
 from isotherm.record import Severity, Unseen
 
 if TYPE_CHECKING:
@@ -336,6 +346,8 @@ class Session:
         if in_blocks or frame.replaced:
             self.withdraw(*(frame.replaced | frame.blocks if in_blocks else frame.replaced))
         if in_blocks:
+            listed = self.seen.unseen
+            listed[:] = [one for one in listed if (one.name, one.why) != (frame.name, AFTERWARDS)]  # of its first rows
             self.miss(IN_BLOCKS, frame.name, frame.kind)
         else:
             self._suspect(frame, result)

@@ -191,7 +191,7 @@ class Watch:
             return known[0].lost(*known[1:])
         if trail.scores is None:
             return trail
-        if name in BOUNDS and not trail.exponential and bounded(args, kwargs, results[0]):
+        if name in BOUNDS and not (trail.exponential or trail.reduced) and bounded(args, kwargs, results[0]):
             return trail.now(None)
         if name in VIEWS or name == "contiguous":
             return seen_as(trail, args[0], results[0])
