@@ -5,6 +5,7 @@ other bits. So the modules run unwatched, and the probe projects q and k once mo
 """
 
 import inspect
+from collections.abc import Mapping
 from math import sqrt
 from typing import Any, NamedTuple
 
@@ -15,7 +16,7 @@ from torch import Tensor, nn
 from isotherm.probe import nested
 from isotherm.probe.capture import Capture, Factor, HeadLayout
 from isotherm.probe.masks import Terms, padded_positions
-from isotherm.probe.parts import names_of, parts_among
+from isotherm.probe.parts import named_parameters, parts_among
 from isotherm.probe.session import Call, Session
 from isotherm.record import Kind
 
@@ -58,7 +59,9 @@ def look_at_module(session: Session, module: nn.MultiheadAttention, args: Any, k
         module.bias_k, module.add_zero_attn, given.get("attn_mask"), padding, padded,
     )  # fmt: skip
     name = session.frames.name_of(module)
-    _capture(session, inputs, (name, type(module).__name__), names_of(module, name), "self" if same else "cross")
+    _capture(
+        session, inputs, (name, type(module).__name__), named_parameters(module, name), "self" if same else "cross"
+    )
 
 
 def look_at_layer(session: Session, layer: nn.TransformerEncoderLayer, args: Any, kwargs: Any) -> None:
@@ -87,7 +90,7 @@ def look_at_function(session: Session, args: Any, kwargs: Any) -> None:
         given["bias_k"], given["add_zero_attn"], given.get("attn_mask"), padding,
     )  # fmt: skip
     top = session.frames.top
-    subject, known = (("", ""), {}) if top is None else ((top.name, top.kind), names_of(top.module, top.name))
+    subject, known = (("", ""), {}) if top is None else ((top.name, top.kind), named_parameters(top.module, top.name))
     _capture(session, inputs, subject, known, "self" if same else "cross")
 
 
@@ -103,8 +106,10 @@ def _biases(packed: Tensor | None) -> tuple[Tensor | None, Tensor | None]:
     return (None, None) if packed is None else packed.chunk(3)[:2]  # type: ignore[return-value]
 
 
-def _capture(session: Session, inputs: Inputs, subject: tuple[str, str], known: dict[int, str], what: Kind) -> None:
-    """Capture a call by a module of this name and class. `known` are the names of its parameters, by id."""
+def _capture(
+    session: Session, inputs: Inputs, subject: tuple[str, str], known: Mapping[str, nn.Parameter], what: Kind
+) -> None:
+    """Capture a call by a module of this name and class. `known` are its parameters by their names."""
     batch, heads = inputs.query.shape[0], inputs.heads
     q = F.linear(inputs.query, inputs.q_weight, inputs.q_bias).unflatten(-1, (heads, -1)).transpose(1, 2)
     k = F.linear(inputs.key, inputs.k_weight, inputs.k_bias)
@@ -129,7 +134,7 @@ def _capture(session: Session, inputs: Inputs, subject: tuple[str, str], known: 
     session.add(Capture(*subject, what, "multi-head", problem, None, None, q_factor, k_factor, padded=padded))
 
 
-def _factor(known: dict[int, str], heads: int, weight: Tensor, bias: Tensor | None) -> Factor:
+def _factor(known: Mapping[str, nn.Parameter], heads: int, weight: Tensor, bias: Tensor | None) -> Factor:
     parts = parts_among(known, [(weight, 0), *([] if bias is None else [(bias, 0)])])
     width, dim = weight.shape[0], weight.shape[0] // heads
     layout = HeadLayout(width, dim, tuple(range(0, width, dim)))

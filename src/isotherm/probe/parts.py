@@ -1,8 +1,9 @@
 """Which parameters a projection without a module used: whole ones, or slices of them."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from isotherm.probe.capture import Part
@@ -26,8 +27,8 @@ def weight_of(function: str, args: Sequence[Any]) -> Tensor | None:
 def parts_of(frame: Frame, function: str, args: Sequence[Any], weight: Tensor) -> tuple[str, tuple[Part, ...]]:
     """The weight's name (the function's, if the weight is no parameter of the frame's module), and the parameters that make the
     features of the result: the weight and the bias. There are none if the function may use a parameter in another way."""
-    known = names_of(frame.module, frame.name)
-    name = known.get(id(_parameter(weight)), _inside(frame.name, function))
+    known = named_parameters(frame.module, frame.name)
+    name = next((name for name, one in known.items() if one is _parameter(weight)), _inside(frame.name, function))
     axis = 0 if function == "linear" else weight.dim() - 1 if function in PRODUCTS else None
     if axis is None or _last(args) is not weight:
         return name, ()
@@ -35,22 +36,31 @@ def parts_of(frame: Frame, function: str, args: Sequence[Any], weight: Tensor) -
     return name, parts_among(known, [(weight, axis), *biases])
 
 
-def names_of(module: nn.Module, name: str) -> dict[int, str]:
-    """The names of the module's parameters in the model, by id; `name` is the module's."""
-    return {id(parameter): _inside(name, own) for own, parameter in module.named_parameters()}
+def named_parameters(module: nn.Module, name: str) -> dict[str, nn.Parameter]:
+    """The module's parameters by their names in the model; `name` is the module's."""
+    return {_inside(name, own): parameter for own, parameter in module.named_parameters()}
 
 
-def parts_among(known: dict[int, str], used: Iterable[tuple[Tensor, int]]) -> tuple[Part, ...]:
+def parts_among(known: Mapping[str, nn.Parameter], used: Iterable[tuple[Tensor, int]]) -> tuple[Part, ...]:
     """Each tensor with the dimension that makes features, as a part of a known parameter. A bias that is put together from
     several is a part without a name; without the weight there are no parts."""
-    found = []
+    found: list[Part] = []
     for tensor, axis in used:
         parameter = _parameter(tensor)
-        part = _slice(known[id(parameter)], tensor, parameter, axis) if id(parameter) in known else None
+        name = next((name for name, one in known.items() if one is parameter), None)
+        part = None if name is None else _slice(name, tensor, parameter, axis)
         if part is None and tensor.dim() > 1:
             return ()
-        found.append(part or Part(""))
+        found.append(part or _beside(found, known, tensor) or Part(""))
     return tuple(found)
+
+
+def _beside(found: Sequence[Part], known: Mapping[str, nn.Parameter], bias: Tensor) -> Part | None:
+    """The bias of the module whose weight was found, if this is a copy of it: PyTorch's function takes three biases in one."""
+    weight = found[0].name if found else ""
+    own = known.get(f"{weight.removesuffix('weight')}bias") if weight.endswith("weight") else None
+    alike = own is not None and own.shape == bias.shape and torch.equal(own, bias)
+    return Part(f"{weight.removesuffix('weight')}bias") if alike else None
 
 
 def _slice(name: str, view: Tensor, parameter: Tensor, axis: int) -> Part | None:
