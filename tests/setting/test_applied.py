@@ -194,6 +194,63 @@ def test_a_bias_that_is_put_together_is_multiplied_with_its_weight(heads):
     torch.testing.assert_close(applied, model(rows()))
 
 
+class OtherUse(Attention):
+    """Its queries are used for something else, too: `use` says what for."""
+
+    by: torch.Tensor | float = 1.0
+
+    def __init__(self, use, **options):
+        super().__init__(**options)
+        self.use = use
+
+    def forward(self, x):
+        q, k, v = self.q_proj(x), self.k_proj(x), self.v_proj(x)
+        if self.use == "keys":
+            k = self.k_proj(q)
+        if self.use == "a gate":
+            v = v * q.sigmoid()
+        q, k, v = (one.unflatten(-1, (HEADS, -1)).transpose(1, 2) for one in (q, k, v))
+        if self.fused:
+            out = nn.functional.scaled_dot_product_attention(q * self.by, k, v)
+        else:
+            out = torch.softmax(q * self.by @ k.mT / sqrt(q.shape[-1]), -1) @ v
+        if self.use == "the output":  # as in a Set Transformer
+            out = out + q
+        return self.o_proj(out.transpose(1, 2).flatten(2))
+
+
+@pytest.mark.parametrize("heads", [None, [1]], ids=["all heads", "one head"])
+@pytest.mark.parametrize("fused", [True, False], ids=["sdpa", "hand-written"])
+@pytest.mark.parametrize("use", ["the output", "a gate", "keys"])
+def test_queries_with_another_use_are_multiplied_at_the_call(use, fused, heads):
+    model, by = Model(OtherUse(use, fused=fused), OtherUse(use, fused=fused)).eval(), torch.ones(HEADS, 1, 1)
+    by[slice(None) if heads is None else heads] = 0.5
+    before = model(rows())
+    with isotherm.apply(model, "x0.5", heads=heads, batch=rows()):
+        applied = model(rows())
+    assert torch.equal(before, model(rows()))
+    for layer in model.layers:
+        layer.by = by
+    torch.testing.assert_close(applied, model(rows()))
+
+
+class TwoSoftmaxes(Attention):
+    """Differential attention."""
+
+    def forward(self, x):
+        q, k, v = (p(x).unflatten(-1, (HEADS, -1)).transpose(1, 2) for p in (self.q_proj, self.k_proj, self.v_proj))
+        one, other = (
+            (a @ b.mT / sqrt(a.shape[-1])).softmax(-1) for a, b in zip(q.chunk(2, -1), k.chunk(2, -1), strict=True)
+        )
+        return self.o_proj(((one - 0.3 * other) @ v).transpose(1, 2).flatten(2))
+
+
+@pytest.mark.parametrize("heads", [None, [1]], ids=["all heads", "one head"])
+def test_a_call_of_two_softmaxes_is_refused_in_a_sentence(heads):
+    with pytest.raises(ArgumentError, match="nothing in the call can be multiplied"):
+        isotherm.apply(Model(TwoSoftmaxes()).eval(), "x0.5", heads=heads, batch=rows())
+
+
 class QuantLinear(nn.Linear):
     """A projection that gives a second thing beside its output, as I-BERT's do."""
 

@@ -101,7 +101,8 @@ class Multiplying(TorchFunctionMode):
                 self._products.append((q, k))
         elif name in SOFTMAXES and args and (product := self._product(args[0])) is not None:
             self.acted = all(one.tried is None or _among(product[0], one.tried) for one in self._rules)
-            return func(self._logits(args[0], *product), *args[1:], **kwargs)
+            if self.acted:
+                return func(self._logits(args[0], *product), *args[1:], **kwargs)
         return func(*args, **kwargs)
 
     def _kernel(self, given: dict[str, Any]) -> dict[str, Any]:

@@ -25,6 +25,7 @@ NO_AXIS = Text("the heads in the output of {source} were not found", "没有在 
 PUT_TOGETHER = Text(
     "the bias beside {source} is put together from several tensors", "与 {source} 相加的偏置由多个张量拼成"
 )
+OTHER_USE = Text("what makes its queries is used for something else, too", "产生其查询的部分还另有用途")
 SCRIPTED = Text("{source} is scripted code, which Python cannot change", "{source} 是脚本化的代码，Python 无法改动")
 NO_CALL = Text(
     "its attention, {what}, takes no number for each query; set_attn_implementation('sdpa') may help",
@@ -50,23 +51,23 @@ def places(members: Members, capture: Capture, factor: float | Tensor, outputs: 
     q = capture.q_factor
     of_all = not isinstance(factor, Tensor) or factor.numel() == 1
     if q.kind == "untraced" or q.source is None or (q.kind == "normalised" and q.norm is None):
-        raise _refused(capture, UNTRACED)
+        raise refused(capture, UNTRACED)
     if q.kind == "normalised":
         if q.norm == capture.k_factor.norm:
-            raise _refused(capture, SHARED.format(source=q.norm))
+            raise refused(capture, SHARED.format(source=q.norm))
         module = _module(members, capture, q.norm)
         return [Held(module, OnOutput(factor) if of_all else _by_head(capture, factor, outputs.get(q.norm or "")))]
     output = outputs.get(q.source)
     if output is not None:
         module = _module(members, capture, q.source)
         if q.source == capture.k_factor.source:
-            raise _refused(capture, SHARED.format(source=q.source))
+            raise refused(capture, SHARED.format(source=q.source))
         if output.numel() != capture.problem.q.numel():
-            raise _refused(capture, NO_ROWS.format(source=q.source))
+            raise refused(capture, NO_ROWS.format(source=q.source))
         return [Held(module, OnOutput(factor) if of_all else _by_head(capture, factor, output))]
     heads_of = _heads_of(capture, q, capture.problem.q.shape[1])
     if any(not part.name for part in q.parts):
-        raise _refused(capture, PUT_TOGETHER.format(source=q.source))
+        raise refused(capture, PUT_TOGETHER.format(source=q.source))
     if q.parts:
         return [_on_part(members, capture, part, factor, heads_of) for part in q.parts]
     module = _module(members, capture, q.source)
@@ -105,9 +106,9 @@ def _spread(capture: Capture, factor: float | Tensor, heads_of: list[int], axis:
 def _module(members: Members, capture: Capture, name: str | None) -> nn.Module:
     module = members.modules.get(name or "")
     if module is None or name is None:
-        raise _refused(capture, NO_MODULE.format(source=name))
+        raise refused(capture, NO_MODULE.format(source=name))
     if isinstance(module, torch.jit.ScriptModule):
-        raise _refused(capture, SCRIPTED.format(source=name))
+        raise refused(capture, SCRIPTED.format(source=name))
     return module
 
 
@@ -115,13 +116,13 @@ def _heads_of(capture: Capture, q: Factor, heads: int) -> list[int]:
     """Which head each feature of the projection belongs to, −1 for none."""
     layout, k = q.layout, capture.k_factor
     if layout is None:
-        raise _refused(capture, NO_ROWS.format(source=q.source))
+        raise refused(capture, NO_ROWS.format(source=q.source))
     if _features(q) & _features(k):
-        raise _refused(capture, SHARED.format(source=q.source))
+        raise refused(capture, SHARED.format(source=q.source))
     if heads == 1 and not layout.starts:
         return [0] * layout.width
     if len(set(layout.starts)) != heads:
-        raise _refused(capture, NO_ROWS.format(source=q.source))
+        raise refused(capture, NO_ROWS.format(source=q.source))
     found = [-1] * layout.width
     for head in range(heads):
         for feature in layout.features([head]):
@@ -153,7 +154,7 @@ def _by_head(capture: Capture, factor: float | Tensor, output: Tensor | None) ->
         ratio = own / vectors.double().norm(dim=-1)
         if bool(((ratio / ratio.median() - 1).abs() < NEAR).all()):
             return OnOutput(factor, axis, torch.tensor(heads_of, device=q.device))
-    raise _refused(capture, NO_AXIS.format(source=capture.q_factor.norm or capture.q_factor.source))
+    raise refused(capture, NO_AXIS.format(source=capture.q_factor.norm or capture.q_factor.source))
 
 
 def at_call(
@@ -162,13 +163,13 @@ def at_call(
     """Where to multiply by a number for each query, or by what nothing before the call can be multiplied by."""
     module = members.modules.get(capture.name)
     if isinstance(module, torch.jit.ScriptModule):
-        raise _refused(capture, SCRIPTED.format(source=capture.name))
+        raise refused(capture, SCRIPTED.format(source=capture.name))
     if module is None or not capture.name or capture.implementation not in SEEN_INTO or not capture.affine:
         raise unreachable(capture)
     if isinstance(by, Rule) and capture.q_factor.kind == "per-query":
-        raise _refused(capture, BY_QUERY)
+        raise refused(capture, BY_QUERY)
     if capture.multiplied is not None:
-        raise _refused(capture, BY_QUERY)
+        raise refused(capture, BY_QUERY)
     problem = capture.problem
     counts = problem.visibility.counts().expand(-1, -1, problem.q.shape[2])
     causal = bool((counts[..., 0] < counts[..., -1]).any()) and capture.kind == "self"
@@ -177,8 +178,9 @@ def at_call(
 
 def unreachable(capture: Capture) -> ArgumentError:
     """The error for a layer in whose call nothing can be multiplied."""
-    return _refused(capture, NO_CALL.format(what=capture.implementation))
+    return refused(capture, NO_CALL.format(what=capture.implementation))
 
 
-def _refused(capture: Capture, why: Text) -> ArgumentError:
+def refused(capture: Capture, why: Text) -> ArgumentError:
+    """The error for a layer whose queries cannot be multiplied before the call."""
     return ArgumentError("model", REACHED.format(layer=capture.name or "-", why=why), got=capture.module)

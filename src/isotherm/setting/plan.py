@@ -15,8 +15,9 @@ from isotherm.checkup.measure import Batch, Look, look
 from isotherm.errors import ArgumentError, IsothermError
 from isotherm.language import Text
 from isotherm.probe import Capture
+from isotherm.setting.alone import makes_only_queries
 from isotherm.setting.at_call import AtCall
-from isotherm.setting.places import Held, at_call, places, where_told
+from isotherm.setting.places import OTHER_USE, Held, at_call, places, refused, where_told
 from isotherm.setting.wanted import Request, by_query, factor_of, requested
 
 Result = TypeVar("Result")
@@ -40,7 +41,8 @@ class Plan:
 
 
 def plan(model: nn.Module, batch: Batch, requests: Sequence[Request]) -> Plan:
-    """What to do to a model for the requests. It runs once, or twice where heads of a norm are told apart."""
+    """What to do to a model for the requests. It runs once, once more where heads of a norm are told apart, and twice more, as
+    it is and halved, for each kind of layer whose queries are multiplied before the call."""
     looked = ran(lambda: without_gradients(lambda: look(model, batch)))
     _refuse_unseen(looked, requests)
     captures = looked.captures
@@ -69,17 +71,41 @@ def _constant(
     told_apart = {where_told(captures[index], factor) for index, factor in wanted.items()}
     outputs = _outputs(model, batch, {name for name in told_apart if name is not None})
     members, done = Members(model), set[str]()
+    placed: dict[int, list[Held]] = {}
     left: dict[int, ArgumentError] = {}
     for index, factor in wanted.items():
         source = _place_name(captures[index])
         if source not in done:
             done.add(source)
             try:
-                yield from places(members, captures[index], factor, outputs)
+                placed[index] = places(members, captures[index], factor, outputs)
             except ArgumentError as why:
                 left[index] = why
+    left |= _with_other_uses(model, batch, captures, placed)
+    for index, held in placed.items():
+        if index not in left:
+            yield from held
     for index in left:
         yield _at_call_instead(members, captures, index, wanted[index], left)
+
+
+def _with_other_uses(
+    model: nn.Module, batch: Batch, captures: Sequence[Capture], placed: Mapping[int, list[Held]]
+) -> dict[int, ArgumentError]:
+    """The layers in which the model uses what makes the queries for something else, too. Of layers that are alike the first is
+    tried."""
+    kinds: dict[tuple[str, str, type[nn.Module]], list[int]] = {}
+    for index, held in placed.items():
+        kind = captures[index].module, captures[index].q_factor.kind, type(held[0].module)
+        kinds.setdefault(kind, []).append(index)
+    found: dict[int, ArgumentError] = {}
+    for first, *rest in kinds.values():
+        mine = [one for one in captures if _place_name(one) == _place_name(captures[first])]
+        if all(one.rows is None for one in mine):
+            queries = [one.problem.q for one in mine]
+            if makes_only_queries(model, batch, placed[first], queries) is False:
+                found |= {index: refused(captures[index], OTHER_USE) for index in (first, *rest)}
+    return found
 
 
 def _at_call_instead(
