@@ -234,6 +234,28 @@ def test_queries_with_another_use_are_multiplied_at_the_call(use, fused, heads):
     torch.testing.assert_close(applied, model(rows()))
 
 
+class TwoQueries(Attention):
+    """Two softmaxes in one module, whose queries nothing makes alone: one norm serves them and the keys."""
+
+    def forward(self, x):
+        q, k, v = (p(x).unflatten(-1, (HEADS, -1)).transpose(1, 2) for p in (self.q_proj, self.k_proj, self.v_proj))
+        out = sum(
+            nn.functional.scaled_dot_product_attention(one * self.early, self.q_norm(k), v) for one in self.pair(q)
+        )
+        return self.o_proj(out.transpose(1, 2).flatten(2))
+
+    def pair(self, q):
+        return self.q_norm(q), self.q_norm(q.flip(-1))
+
+
+def test_a_module_that_attends_twice_is_multiplied_once():
+    model = Model(TwoQueries(norm=True)).eval()
+    with isotherm.apply(model, "x0.5", batch=rows()):
+        applied = model(rows())
+    model.layers[0].early = 0.5
+    torch.testing.assert_close(applied, model(rows()))
+
+
 class TwoSoftmaxes(Attention):
     """Differential attention."""
 

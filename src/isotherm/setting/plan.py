@@ -85,8 +85,14 @@ def _constant(
     for index, held in placed.items():
         if index not in left:
             yield from held
+    acting: dict[str, float | Tensor] = {}
     for index in left:
-        yield _at_call_instead(members, captures, index, wanted[index], left)
+        name, factor = captures[index].name, wanted[index]
+        if name not in acting:
+            acting[name] = factor
+            yield _at_call_instead(members, captures, index, factor, left)
+        elif not _same(acting[name], factor):
+            raise left[index]
 
 
 def _with_other_uses(
