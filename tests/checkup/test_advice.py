@@ -48,6 +48,23 @@ class Separate(Block):
         return (heads_of(p(x)) for p in (self.q, self.k, self.v))
 
 
+class OtherUse(Separate):
+    """The queries are used for something else, too: as in a Set Transformer they are added to the output, or they gate it, or
+    the values."""
+
+    def __init__(self, use):
+        super().__init__()
+        self.use = use
+
+    def qkv(self, x):
+        q, k, v = super().qkv(x)
+        return (q, k, v * q.sigmoid()) if self.use == "values" else (q, k, v)
+
+    def forward(self, x):
+        output, q = super().forward(x), self.q(x)
+        return output + q if self.use == "output" else output * q.sigmoid() if self.use == "gate" else output
+
+
 class Fused(Block):
     def __init__(self):
         super().__init__()
@@ -317,6 +334,9 @@ LAYOUTS = {
     "temperature that divides": (Divided, "multiply layers.0.temperature by"),
     "bias": (Biased, "multiply layers.0.q.weight and layers.0.q.bias by"),
     "bias made of q": (Relative, "multiply layers.0.q.weight and layers.0.q.bias by"),
+    "queries in the output": (lambda: OtherUse("output"), "multiply layers.0.k.weight and layers.0.k.bias by"),
+    "queries in a gate": (lambda: OtherUse("gate"), "multiply layers.0.k.weight and layers.0.k.bias by"),
+    "queries in the values": (lambda: OtherUse("values"), "multiply layers.0.k.weight and layers.0.k.bias by"),
     "fixed": (Fixed, "set layers.0.scaling to"),
     "configuration": (Configured, "set attention_multiplier = "),
 }

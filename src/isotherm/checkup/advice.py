@@ -34,6 +34,8 @@ EXPONENTS = (-1.0, 2.0, -2.0, 0.5, -0.5)
 """Powers of a number that the logits may depend on, beside 1: a temperature that divides, a gain that q and k share."""
 SLOWEST = 0.05
 """A statistic that changes less than this for a change of the factor (both as logarithms) is made by something else."""
+BEFORE_CALL = ("projection", "norm")
+"""Kinds of ways that change the queries before the call."""
 BELOW_LIMIT = 0.99
 """Aim at this part of a limit that is to be kept, so that rounding does not exceed it."""
 
@@ -103,13 +105,15 @@ class Found:
 @dataclass
 class _Attempt:
     """A want under trial: the ways that are left, each with the factor that q·k should be multiplied by, the present one first.
-    `asked` is the factor to ask the present way for: another one, once its answer had to be corrected."""
+    `asked` is the factor to ask the present way for: another one, once its answer had to be corrected. `on_keys` says that what
+    was found changes the keys, too."""
 
     want: Want
     site: CallSite
     left: list[tuple[Way, float]]
     asked: float = 1.0
     corrections: int = 0
+    on_keys: bool = False
     found: Found | None = None
 
     def __post_init__(self) -> None:
@@ -126,6 +130,12 @@ class _Attempt:
     @property
     def changes(self) -> tuple[ModelChange, ...]:
         return self.way.changes(self.asked)
+
+    @property
+    def halved(self) -> Sequence[int]:
+        """The heads whose queries the present way halves if it is asked for a half."""
+        heads = self.want.heads if self.way.own else None
+        return range(self.site.heads) if heads is None else heads
 
     def give_up_way(self) -> None:
         del self.left[0]
@@ -160,6 +170,7 @@ class Advisor:
             captures = bench.run(change for attempt in chosen for change in attempt.changes)
             for attempt in chosen:
                 self._judge(attempt, captures)
+            self._drop_other_uses(bench, [attempt for attempt in chosen if attempt.found is not None])
         return {attempt.want: attempt.found or self._handed(attempt) for attempt in attempts}
 
     def _attempt(self, want: Want) -> _Attempt:
@@ -220,6 +231,8 @@ class Advisor:
             in_proportion = want.statistic in ("scale", "size")
             after = want.before * ratio if in_proportion else self._value(want, captures[want.layer])
             if want.met_by(after):
+                on_keys = _ratio(before, captures[want.layer], None, "k")
+                attempt.on_keys = on_keys is None or abs(on_keys - 1) > NEAR
                 attempt.found = self._worked(attempt, float(after or 0.0))
                 return
         corrected = None if ratio is None else _corrected(attempt, ratio)
@@ -227,6 +240,26 @@ class Advisor:
             attempt.give_up_way()
         else:
             attempt.asked, attempt.corrections = corrected, attempt.corrections + 1
+
+    def _drop_other_uses(self, bench: Bench, found: Sequence[_Attempt]) -> None:
+        """Give up ways that change more than q·k: the layer uses what they change for something else, too."""
+        layers: dict[int, list[_Attempt]] = {}
+        for attempt in found:
+            whole = self._captures[attempt.want.layer].rows is None
+            if whole and attempt.way.kind in BEFORE_CALL and not attempt.on_keys:
+                layers.setdefault(attempt.want.layer, []).append(attempt)
+        if not layers:
+            return
+        queries = [
+            (self._captures[layer].problem.q, [head for one in mine for head in one.halved])
+            for layer, mine in layers.items()
+        ]
+        changes = [change for mine in layers.values() for one in mine for change in one.way.changes(0.5)]
+        differing = bench.other_uses(changes, queries)
+        for attempt in (one for mine in layers.values() for one in mine):
+            if {attempt.site.home, attempt.site.capture.name} & differing:
+                attempt.found = None
+                attempt.give_up_way()
 
     def _worked(self, attempt: _Attempt, after: float) -> Found:
         want, changes = attempt.want, attempt.changes

@@ -14,9 +14,13 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from isotherm.checkup.changes import make, plain
-from isotherm.checkup.measure import Batch, look
-from isotherm.probe import Capture
+from isotherm.checkup.measure import Batch, call, look
+from isotherm.checkup.restoring import Restoring
+from isotherm.probe import Capture, probe
 from isotherm.record import ModelChange
+
+SAME = {torch.float64: 1e-9, torch.float32: 1e-4}
+"""How far an output may be from another that is the same, as a part of its largest number; 5 % in half precision."""
 
 
 class Bench:
@@ -44,6 +48,21 @@ class Bench:
             return None
         return captures
 
+    def other_uses(self, changes: Iterable[ModelChange], queries: Sequence[tuple[Tensor, Sequence[int]]]) -> set[str]:
+        """Run a copy with changes that halve these heads of queries, which are restored at the call. The homes whose outputs
+        change all the same: they use what makes the queries for something else, too."""
+        seen = _Compared(self._outputs or {})
+        try:
+            changed = _copied(self._model)
+            make(changed, changes)
+            self._hook(changed, seen)
+            # Under a probe nothing is compiled.
+            with torch.random.fork_rng(), probe(changed), Restoring(queries) as restoring:
+                call(changed, self._batch)
+        except Exception:  # as above; nothing is known then
+            return set()
+        return seen.differing if all(restoring.met) else set()
+
     def _record(self) -> dict[str, list[Any]]:
         """The outputs of the homes, in the order of their calls, from a run of an unchanged copy."""
         outputs: dict[str, list[Any]] = {home: [] for home in self._homes}
@@ -51,10 +70,13 @@ class Bench:
         self._look(_copied(self._model), kept)
         return outputs
 
-    def _look(self, model: nn.Module, hooks: "_Kept | _Handed") -> list[Capture]:
+    def _hook(self, model: nn.Module, hooks: "_Kept | _Handed") -> None:
         for name, module in model.named_modules():
             if plain(name) in self._homes:
                 module.register_forward_hook(hooks.on(plain(name)))
+
+    def _look(self, model: nn.Module, hooks: "_Kept | _Handed") -> list[Capture]:
+        self._hook(model, hooks)
         captures = look(model, self._batch).captures
         if [capture.name for capture in captures] != [capture.name for capture in self._captures]:
             raise LookupError("the copy attends otherwise than the model")
@@ -88,10 +110,30 @@ class _Handed:
         def hand(_module: nn.Module, _given: Any, output: Any) -> Any:
             leaves, form = tree_flatten(output)
             kept = next(self._left[name])
+            self.hand(name, leaves, kept)
             both = zip(leaves, kept, strict=True)
             return tree_unflatten([_own(old) if isinstance(new, Tensor) else new for new, old in both], form)
 
         return hand
+
+    def hand(self, name: str, leaves: Sequence[Any], kept: Sequence[Any]) -> None:
+        """Look at what a module gave, and at what is handed out instead."""
+
+
+class _Compared(_Handed):
+    """Hands out the tensors that were kept, and notes where a module's own were others."""
+
+    def __init__(self, outputs: dict[str, list[Any]]) -> None:
+        super().__init__(outputs)
+        self.differing: set[str] = set()
+
+    def hand(self, name: str, leaves: Sequence[Any], kept: Sequence[Any]) -> None:
+        """Compare them."""
+        for new, old in zip(leaves, kept, strict=True):
+            if isinstance(new, Tensor) and new.is_floating_point() and new.numel():
+                difference = (new.double() - old.double()).abs().nan_to_num().max()
+                if difference > SAME.get(new.dtype, 5e-2) * old.double().abs().nan_to_num().max():
+                    self.differing.add(name)
 
 
 def _own(leaf: Any) -> Any:
