@@ -214,10 +214,8 @@ def causal_in_blocks(q, k, v):
         parts = []
         for first in range(0, start + some.shape[2], 4):
             keys, values = k[:, :, first : first + 4], v[:, :, first : first + 4]
-            hidden = torch.arange(first, first + keys.shape[2]) > torch.arange(start, start + some.shape[2]).unsqueeze(
-                1
-            )
-            scores = (some @ keys.mT * SCALE).masked_fill(hidden, -1e30)
+            row, key = torch.arange(start, start + some.shape[2]), torch.arange(first, first + keys.shape[2])
+            scores = (some @ keys.mT * SCALE).masked_fill(key > row.unsqueeze(1), -1e30)
             most = scores.amax(-1, keepdim=True)
             e = (scores - most).exp()
             parts.append((e.sum(-1), e @ values, most.squeeze(-1)))
