@@ -85,14 +85,14 @@ class Multiplying(TorchFunctionMode):
         super().__init__()
         self._rules, self._at = rules, at
         self._products: list[tuple[Tensor, Tensor]] = []
-        self.acted = False
+        self.acted, self._strange = False, False
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Pass one call on, multiplied if it is attention's."""
         kwargs = {} if kwargs is None else kwargs
         name = known(func).name
         if name == KERNEL:
-            self.acted = True
+            self.acted = not self._strange
             return func(**self._kernel(dict(zip(ARGUMENTS, args, strict=False)) | kwargs))
         if name in MATRICES:
             args, kwargs = positional(name, args, kwargs)
@@ -100,7 +100,8 @@ class Multiplying(TorchFunctionMode):
             if min(q.dim(), k.dim()) >= 3:
                 self._products.append((q, k))
         elif name in SOFTMAXES and args and (product := self._product(args[0])) is not None:
-            self.acted = all(one.tried is None or _among(product[0], one.tried) for one in self._rules)
+            self._strange |= not all(one.tried is None or _among(product[0], one.tried) for one in self._rules)
+            self.acted = not self._strange
             if self.acted:
                 return func(self._logits(args[0], *product), *args[1:], **kwargs)
         return func(*args, **kwargs)
