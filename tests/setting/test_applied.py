@@ -4,6 +4,7 @@ import copy
 import io
 import threading
 from math import sqrt
+from typing import ClassVar
 
 import pytest
 import torch
@@ -234,6 +235,44 @@ def test_queries_with_another_use_are_multiplied_at_the_call(use, fused, heads):
     torch.testing.assert_close(applied, model(rows()))
 
 
+@torch.no_grad()
+def test_queries_with_another_use_are_noticed_in_a_compiled_model():
+    model = Model(OtherUse("the output")).eval()
+    compiled = torch.compile(model, backend="eager")
+    compiled(rows())
+    with isotherm.apply(compiled, "x0.5", batch=rows()):
+        applied = compiled(rows())
+    model.layers[0].by = 0.5
+    torch.testing.assert_close(applied, model(rows()))
+    torch._dynamo.reset()
+
+
+def test_queries_with_another_use_in_the_outermost_module_are_not_multiplied_before_the_call():
+    with pytest.raises(ArgumentError, match="used for something else, too"):
+        isotherm.apply(OtherUse("the output").eval(), "x0.5", batch=rows())
+
+
+class Serving(Model):
+    """While a copy of it runs, so does it itself, as in another thread; `seen` says whether it gave what it gave before."""
+
+    served: "tuple[Model, torch.Tensor] | None" = None
+    seen: ClassVar[list[bool]] = []
+
+    def forward(self, x):
+        if self.served is not None and self is not self.served[0]:
+            self.seen.append(torch.equal(self.served[0](x), self.served[1]))
+        return super().forward(x)
+
+
+def test_nothing_changes_before_the_rule_is_on(monkeypatch):
+    model = Serving(Attention(), Attention()).eval()
+    monkeypatch.setattr(Serving, "served", (model, model(rows())))
+    monkeypatch.setattr(Serving, "seen", [])
+    isotherm.apply(model, "x0.5", batch=rows()).remove()
+    assert Serving.seen
+    assert all(Serving.seen)
+
+
 class TwoQueries(Attention):
     """Two softmaxes in one module, whose queries nothing makes alone: one norm serves them and the keys."""
 
@@ -254,6 +293,26 @@ def test_a_module_that_attends_twice_is_multiplied_once():
         applied = model(rows())
     model.layers[0].early = 0.5
     torch.testing.assert_close(applied, model(rows()))
+
+
+def test_a_module_that_attends_twice_takes_one_factor():
+    with pytest.raises(ArgumentError, match=r"layers\.0"):
+        isotherm.apply(Model(TwoQueries(norm=True)).eval(), {"0": "x0.5", "1": "x2"}, batch=rows())
+
+
+class TurnedFirst(TwoQueries):
+    """The first of two products is written as k·qᵀ, and turned afterwards."""
+
+    def forward(self, x):
+        q, k, v = (p(x).unflatten(-1, (HEADS, -1)).transpose(1, 2) for p in (self.q_proj, self.k_proj, self.v_proj))
+        (one, other), k = self.pair(q), self.q_norm(k)
+        weights = ((k @ one.mT / 4).mT.softmax(-1), (other @ k.mT / 4).softmax(-1))
+        return self.o_proj((sum(weights) @ v).transpose(1, 2).flatten(2))
+
+
+def test_a_module_is_refused_if_one_of_its_products_cannot_be_multiplied():
+    with pytest.raises(ArgumentError, match="nothing in the call can be multiplied"):
+        isotherm.apply(Model(TurnedFirst(norm=True)).eval(), "x0.5", batch=rows())
 
 
 class TwoSoftmaxes(Attention):

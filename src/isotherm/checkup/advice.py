@@ -15,10 +15,11 @@ from typing import Literal
 import torch
 from torch import nn
 
-from isotherm.checkup.changes import Members, said
+from isotherm.checkup.changes import Members, make, said
 from isotherm.checkup.heads import heads_of_layers
 from isotherm.checkup.measure import Batch
 from isotherm.checkup.memory import Remarks
+from isotherm.checkup.restoring import Queries
 from isotherm.checkup.rows import measure
 from isotherm.checkup.trial import Bench
 from isotherm.checkup.ways import CallSite, Side, Way, rounded, ways
@@ -161,8 +162,8 @@ class Advisor:
         if not wants:
             return {}
         attempts = [self._attempt(want) for want in dict.fromkeys(wants)]
-        homes = {attempt.site.home for attempt in attempts} | {capture.name for capture in self._captures}
-        bench = Bench(self._model, self._batch, self._captures, homes)
+        around = {name for attempt in attempts for name in attempt.site.around}
+        bench = Bench(self._model, self._batch, self._captures, around | {one.name for one in self._captures})
         for _ in range(RUNS):
             chosen = _compatible([attempt for attempt in attempts if attempt.found is None and attempt.left])
             if not chosen:
@@ -250,16 +251,15 @@ class Advisor:
                 layers.setdefault(attempt.want.layer, []).append(attempt)
         if not layers:
             return
-        queries = [
-            (self._captures[layer].problem.q, [head for one in mine for head in one.halved])
-            for layer, mine in layers.items()
-        ]
         changes = [change for mine in layers.values() for one in mine for change in one.way.changes(0.5)]
-        differing = bench.other_uses(changes, queries)
-        for attempt in (one for mine in layers.values() for one in mine):
-            if {attempt.site.home, attempt.site.capture.name} & differing:
-                attempt.found = None
-                attempt.give_up_way()
+        queries = [
+            Queries(mine[0].site.capture.problem.q, [head for one in mine for head in one.halved], mine[0].site.around)
+            for mine in layers.values()
+        ]
+        used = bench.other_uses(lambda copied: make(copied, changes), queries)
+        for attempt in (one for mine, other in zip(layers.values(), used, strict=True) if other for one in mine):
+            attempt.found = None
+            attempt.give_up_way()
 
     def _worked(self, attempt: _Attempt, after: float) -> Found:
         want, changes = attempt.want, attempt.changes

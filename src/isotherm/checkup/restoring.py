@@ -1,11 +1,11 @@
-"""Give attention back the queries it had before they were halved, so that nothing else is halved shows in the outputs.
+"""Give attention back the queries that it had before they were halved: what else was halved then shows in the outputs.
 
-A half is exact in every precision. Where queries are halved before the call and restored at it, a model gives what it gave,
+A half is exact in every precision. Where queries are halved before the call and restored at it, a layer gives what it gave,
 unless it uses what makes them for something else, too: it may add them to its output, or gate its values by them.
 """
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -15,13 +15,20 @@ from isotherm.probe.functions import MATRICES, known, positional
 from isotherm.probe.sdpa import ARGUMENTS
 
 
-class Restoring(TorchFunctionMode):
-    """Puts these queries in the place of what equals them with some heads halved, where it meets keys. `met` says which were
-    found."""
+class Queries(NamedTuple):
+    """The queries [B, H, T, D] of one call, the heads of them that are halved, and the names of the modules around the call."""
 
-    def __init__(self, queries: Sequence[tuple[Tensor, Sequence[int]]]) -> None:
+    q: Tensor
+    heads: Sequence[int]
+    around: frozenset[str]
+
+
+class Restoring(TorchFunctionMode):
+    """Where halved queries meet keys, puts the whole ones in their place. `met` says which were found."""
+
+    def __init__(self, queries: Sequence[Queries]) -> None:
         super().__init__()
-        self._queries = [(q, _halved(q, heads)) for q, heads in queries]
+        self._queries = [(one.q, _halved(one)) for one in queries]
         self.met = [False for _ in queries]
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -46,7 +53,7 @@ class Restoring(TorchFunctionMode):
         return found
 
 
-def _halved(q: Tensor, heads: Sequence[int]) -> Tensor:
-    halved = q.clone()
-    halved[:, list(heads)] *= 0.5
+def _halved(queries: Queries) -> Tensor:
+    halved = queries.q.clone()
+    halved[:, list(queries.heads)] *= 0.5
     return halved

@@ -15,12 +15,12 @@ from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from isotherm.checkup.changes import make, plain
 from isotherm.checkup.measure import Batch, call, look
-from isotherm.checkup.restoring import Restoring
+from isotherm.checkup.restoring import Queries, Restoring
 from isotherm.probe import Capture, probe
 from isotherm.record import ModelChange
 
 SAME = {torch.float64: 1e-9, torch.float32: 1e-4}
-"""How far an output may be from another that is the same, as a part of its largest number; 5 % in half precision."""
+"""How far an output may be from another that is the same, as a part of its largest number; 2 % in half precision."""
 
 
 class Bench:
@@ -29,7 +29,7 @@ class Bench:
 
     def __init__(self, model: nn.Module, batch: Batch, captures: Sequence[Capture], homes: Collection[str]) -> None:
         self._model, self._batch, self._captures = model, batch, captures
-        self._homes = {home for home in homes if home}
+        self._homes = set(homes)
         self._outputs: dict[str, list[Any]] | None = None
 
     def run(self, changes: Iterable[ModelChange]) -> list[Capture] | None:
@@ -48,20 +48,21 @@ class Bench:
             return None
         return captures
 
-    def other_uses(self, changes: Iterable[ModelChange], queries: Sequence[tuple[Tensor, Sequence[int]]]) -> set[str]:
-        """Run a copy with changes that halve these heads of queries, which are restored at the call. The homes whose outputs
-        change all the same: they use what makes the queries for something else, too."""
-        seen = _Compared(self._outputs or {})
+    def other_uses(self, halve: Callable[[nn.Module], object], queries: Sequence[Queries]) -> list[bool]:
+        """Whether layers use what makes their queries for something else, too: halved in a copy, and restored at the call, they
+        leave a layer's output as it was, or they do not. False where that cannot be told."""
         try:
-            changed = _copied(self._model)
-            make(changed, changes)
+            if self._outputs is None:
+                self._outputs = self._record()
+            changed, seen = _copied(self._model), _Compared(self._outputs)
+            halve(changed)
             self._hook(changed, seen)
             # Under a probe nothing is compiled.
             with torch.random.fork_rng(), probe(changed), Restoring(queries) as restoring:
                 call(changed, self._batch)
-        except Exception:  # as above; nothing is known then
-            return set()
-        return seen.differing if all(restoring.met) else set()
+        except Exception:  # as above; nothing can be told then
+            return [False for _ in queries]
+        return [met and bool(one.around & seen.differing) for one, met in zip(queries, restoring.met, strict=True)]
 
     def _record(self) -> dict[str, list[Any]]:
         """The outputs of the homes, in the order of their calls, from a run of an unchanged copy."""
@@ -110,29 +111,28 @@ class _Handed:
         def hand(_module: nn.Module, _given: Any, output: Any) -> Any:
             leaves, form = tree_flatten(output)
             kept = next(self._left[name])
-            self.hand(name, leaves, kept)
+            self.compare(name, leaves, kept)
             both = zip(leaves, kept, strict=True)
             return tree_unflatten([_own(old) if isinstance(new, Tensor) else new for new, old in both], form)
 
         return hand
 
-    def hand(self, name: str, leaves: Sequence[Any], kept: Sequence[Any]) -> None:
+    def compare(self, name: str, leaves: Sequence[Any], kept: Sequence[Any]) -> None:
         """Look at what a module gave, and at what is handed out instead."""
 
 
 class _Compared(_Handed):
-    """Hands out the tensors that were kept, and notes where a module's own were others."""
+    """Hands out the tensors that were kept, and notes which modules gave others."""
 
     def __init__(self, outputs: dict[str, list[Any]]) -> None:
         super().__init__(outputs)
         self.differing: set[str] = set()
 
-    def hand(self, name: str, leaves: Sequence[Any], kept: Sequence[Any]) -> None:
-        """Compare them."""
+    def compare(self, name: str, leaves: Sequence[Any], kept: Sequence[Any]) -> None:
         for new, old in zip(leaves, kept, strict=True):
             if isinstance(new, Tensor) and new.is_floating_point() and new.numel():
                 difference = (new.double() - old.double()).abs().nan_to_num().max()
-                if difference > SAME.get(new.dtype, 5e-2) * old.double().abs().nan_to_num().max():
+                if difference > SAME.get(new.dtype, 2e-2) * old.double().abs().nan_to_num().max():
                     self.differing.add(name)
 
 

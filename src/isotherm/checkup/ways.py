@@ -65,6 +65,11 @@ class CallSite:
                 return home
         return ""
 
+    @property
+    def around(self) -> frozenset[str]:
+        """The modules whose outputs the call, its projections and its norms may change first."""
+        return frozenset({self.home, self.capture.name})
+
     def inside(self) -> dict[str, Tensor]:
         """The parameters of the home, those nearest to the call first."""
         home, here = self.home, self.capture.name

@@ -66,8 +66,8 @@ def apply(
 
     - `layers`: the only layers to put the rule on: names, patterns or indices.
     - `heads`: the only heads.
-    - `batch`: what to run the model on a few times, to see its attention; as `isotherm.check` takes it. Models of transformers
-      need none.
+    - `batch`: what to run the model, and copies of it, on, to see its attention; as `isotherm.check` takes it. Models of
+      transformers need none.
 
     The result takes the rule off with `remove()`, or at the end of a `with` block. Nothing is done to layers whose scale in
     force is the rule's already.

@@ -74,6 +74,12 @@ def places(members: Members, capture: Capture, factor: float | Tensor, outputs: 
     return [Held(module, OnOutput(factor) if of_all and -1 not in heads_of else _spread(capture, factor, heads_of))]
 
 
+def place_name(capture: Capture) -> str:
+    """A name for what makes the queries of a layer: layers that share it have the same one."""
+    q = capture.q_factor
+    return f"{q.norm or ''}|{q.source or capture.name}|{q.layout}"
+
+
 def where_told(capture: Capture, factor: float | Tensor) -> str | None:
     """The module whose output says which head is which: a norm, for factors of heads; a module that makes each head by itself,
     as a norm after the rotation does. None if the weights say it."""

@@ -15,9 +15,9 @@ from isotherm.checkup.measure import Batch, Look, look
 from isotherm.errors import ArgumentError, IsothermError
 from isotherm.language import Text
 from isotherm.probe import Capture
-from isotherm.setting.alone import makes_only_queries
+from isotherm.setting.alone import other_uses
 from isotherm.setting.at_call import AtCall
-from isotherm.setting.places import OTHER_USE, Held, at_call, places, refused, where_told
+from isotherm.setting.places import OTHER_USE, Held, at_call, place_name, places, refused, where_told
 from isotherm.setting.wanted import Request, by_query, factor_of, requested
 
 Result = TypeVar("Result")
@@ -41,8 +41,8 @@ class Plan:
 
 
 def plan(model: nn.Module, batch: Batch, requests: Sequence[Request]) -> Plan:
-    """What to do to a model for the requests. It runs once, once more where heads of a norm are told apart, and twice more, as
-    it is and halved, for each kind of layer whose queries are multiplied before the call."""
+    """What to do to a model for the requests. It runs once, or twice where heads of a norm are told apart, and a copy runs
+    twice where queries are to be multiplied before the call."""
     looked = ran(lambda: without_gradients(lambda: look(model, batch)))
     _refuse_unseen(looked, requests)
     captures = looked.captures
@@ -74,14 +74,14 @@ def _constant(
     placed: dict[int, list[Held]] = {}
     left: dict[int, ArgumentError] = {}
     for index, factor in wanted.items():
-        source = _place_name(captures[index])
+        source = place_name(captures[index])
         if source not in done:
             done.add(source)
             try:
                 placed[index] = places(members, captures[index], factor, outputs)
             except ArgumentError as why:
                 left[index] = why
-    left |= _with_other_uses(model, batch, captures, placed)
+    left |= {index: refused(captures[index], OTHER_USE) for index in other_uses(model, batch, captures, placed)}
     for index, held in placed.items():
         if index not in left:
             yield from held
@@ -95,25 +95,6 @@ def _constant(
             raise left[index]
 
 
-def _with_other_uses(
-    model: nn.Module, batch: Batch, captures: Sequence[Capture], placed: Mapping[int, list[Held]]
-) -> dict[int, ArgumentError]:
-    """The layers in which the model uses what makes the queries for something else, too. Of layers that are alike the first is
-    tried."""
-    kinds: dict[tuple[str, str, type[nn.Module]], list[int]] = {}
-    for index, held in placed.items():
-        kind = captures[index].module, captures[index].q_factor.kind, type(held[0].module)
-        kinds.setdefault(kind, []).append(index)
-    found: dict[int, ArgumentError] = {}
-    for first, *rest in kinds.values():
-        mine = [one for one in captures if _place_name(one) == _place_name(captures[first])]
-        if all(one.rows is None for one in mine):
-            queries = [one.problem.q for one in mine]
-            if makes_only_queries(model, batch, placed[first], queries) is False:
-                found |= {index: refused(captures[index], OTHER_USE) for index in (first, *rest)}
-    return found
-
-
 def _at_call_instead(
     members: Members,
     captures: Sequence[Capture],
@@ -125,7 +106,7 @@ def _at_call_instead(
     must be alike."""
     mine = captures[index]
     for other, capture in enumerate(captures):
-        own_place = any(_place_name(captures[one]) == _place_name(capture) for one in left)
+        own_place = any(place_name(captures[one]) == place_name(capture) for one in left)
         alike = (capture.problem.scale, capture.problem.softcap) == (mine.problem.scale, mine.problem.softcap)
         if capture.name == mine.name and other != index and not (own_place and alike):
             raise left[index]
@@ -166,11 +147,6 @@ def _refuse_unseen(looked: Look, requests: Sequence[Request]) -> None:
         raise ArgumentError("model", NOTHING_SEEN.format(why=NO_ATTENTION), got="-")
 
 
-def _place_name(capture: Capture) -> str:
-    q = capture.q_factor
-    return f"{q.norm or ''}|{q.source or capture.name}|{q.layout}"
-
-
 def _agree_where_shared(captures: Sequence[Capture], factors: Mapping[int, float | Tensor]) -> None:
     """Layers may share a projection, which can be multiplied by one factor only."""
     first: dict[str, float | Tensor] = {}
@@ -178,7 +154,7 @@ def _agree_where_shared(captures: Sequence[Capture], factors: Mapping[int, float
         if capture.q_factor.kind == "untraced":
             continue
         mine = factors.get(index, 1.0)
-        other = first.setdefault(_place_name(capture), mine)
+        other = first.setdefault(place_name(capture), mine)
         if mine is not other and not _same(mine, other):
             source = capture.q_factor.norm or capture.q_factor.source
             raise ArgumentError("layers", ONE_PLACE.format(layer=capture.name, source=source), got=index)
