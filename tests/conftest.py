@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from isotherm import language
-from isotherm.ops import tiles
+from isotherm.ops import api, tiles
 
 hypothesis.settings.register_profile("isotherm", deadline=None, derandomize=True, max_examples=60)
 hypothesis.settings.load_profile("isotherm")
@@ -22,6 +22,12 @@ def english(monkeypatch: pytest.MonkeyPatch):
     language.choose(None)
     yield
     language.choose(None)
+
+
+@pytest.fixture(autouse=True)
+def nothing_planned():
+    """Tests change how calls are planned, so no call may follow the plan of another test."""
+    api._plans.clear()
 
 
 @pytest.fixture

@@ -73,7 +73,8 @@ _HOME = {
 
 def __getattr__(name: str) -> object:
     if name in _HOME:
-        return getattr(import_module(f"isotherm.{_HOME[name]}"), name)
+        globals()[name] = found = getattr(import_module(f"isotherm.{_HOME[name]}"), name)  # asked for once
+        return found
     if name in __all__:
         return import_module(f"isotherm.{name}")
     raise AttributeError(f"module 'isotherm' has no attribute {name!r}")

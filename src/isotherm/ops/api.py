@@ -1,6 +1,6 @@
 """`attention`: any rule, any mask, one of several implementations, and the statistics of every softmax row."""
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from numbers import Real
@@ -23,7 +23,7 @@ from isotherm.ops.arguments import (
     check_window,
     under_autocast,
 )
-from isotherm.ops.observers import observed, observers
+from isotherm.ops.observers import observed, observers, unwatched
 from isotherm.ops.problem import Problem, Solution, Visibility
 from isotherm.scale import Fixed, InverseSqrt, Resolved, Rule, Site
 from isotherm.scale.rule import positive
@@ -32,6 +32,24 @@ from isotherm.stats import RowStats
 NOTHING_AROUND = nullcontext()
 Implementation = Literal["auto", "reference", "blockwise", "sdpa", "triton"]
 IMPLEMENTATIONS = get_args(Implementation)
+
+
+class Plan(NamedTuple):
+    """What is decided of a call by sizes, types and options alone: the implementation, which keys are visible, the scale, and
+    the rows to measure."""
+
+    impl: str
+    visibility: Visibility
+    scale: float
+    rows: Tensor | None
+
+
+MOST_PLANS = 512
+"""Plans kept at a time."""
+TYPES = frozenset({type(None), bool, int, float, str})
+"""Types of options that say what they mean by themselves."""
+
+_plans: dict[Hashable, Plan] = {}
 
 
 class AttentionResult(NamedTuple):
@@ -89,6 +107,12 @@ def attention(
     (torch.Size([1, 2, 3, 4]), [1, 2, 3], 'blockwise')
     """
     q, k, v = under_autocast(q, k, v)
+    bare = mask is None and bias is None and window is None and documents is None
+    kind = _kind(q, k, v, (scale, causal, stats, rows, impl)) if bare else None
+    plan = _plans.get(kind)
+    if plan is not None:
+        problem = Problem(q, k, v, plan.visibility, plan.scale)
+        return _result(plan.impl, problem, plan.rows, measured=stats or rows is not None)
     check_tensors(q, k, v, impl)
     shape = (*q.shape[:3], k.shape[2])
     mask, bias = check_broadcast("mask", mask, shape, q), check_broadcast("bias", bias, shape, q)
@@ -116,13 +140,35 @@ def attention(
     name = _pick(problem, resolved, stats=stats and chosen is None) if impl == "auto" else impl
     if impl != "auto" and (reason := _refusal(name, problem, resolved)) is not None:
         raise UnsupportedError(name, reason)
-    around = observed(problem, resolved.sink) if observers else NOTHING_AROUND
-    with around, _autocast_off(q.device.type):
-        solution = _solve(name, problem, stats=measured and chosen is None)
-        row_stats = solution.stats
-        if measured and row_stats is None:
-            row_stats = _statistics(name, problem, chosen)
-    return _with_sink(AttentionResult(solution.output, row_stats, solution.lse, name), resolved.sink)
+    if kind is not None and kept.holds(positions, chosen):
+        while len(_plans) >= MOST_PLANS:
+            _plans.pop(next(iter(_plans)), None)
+        _plans[kind] = Plan(name, visibility, problem.scale, chosen)
+    return _with_sink(_result(name, problem, chosen, resolved.sink, measured=measured), resolved.sink)
+
+
+def _kind(q: Tensor, k: Tensor, v: Tensor, options: tuple[object, ...]) -> Hashable:
+    """What a plan depends on. None for a call that is checked and planned each time: one that something watches, and one with
+    options of other types (a rule, indices of rows), which may be wrong or equal to others that mean something else."""
+    usual = all(type(option) in TYPES for option in options) and unwatched(q, k, v) and derivatives.transform() is None
+    if not usual or not q.layout is k.layout is v.layout is torch.strided or q.is_nested or k.is_nested or v.is_nested:
+        return None
+    backward = torch.is_grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad)
+    types = q.dtype, k.dtype, v.dtype, q.device, k.device, v.device
+    return (q.shape, k.shape, v.shape, *types, backward, *map(type, options), *options)
+
+
+def _result(
+    name: str, problem: Problem, rows: Tensor | None, sink: Tensor | None = None, *, measured: bool
+) -> AttentionResult:
+    """Compute, seen by all observers."""
+    around = observed(problem, sink) if observers else NOTHING_AROUND
+    with around, _autocast_off(problem.q.device.type):
+        solution = _solve(name, problem, stats=measured and rows is None)
+        stats = solution.stats
+        if measured and stats is None:
+            stats = _statistics(name, problem, rows)
+    return AttentionResult(solution.output, stats, solution.lse, name)
 
 
 def _autocast_off(kind: str) -> AbstractContextManager[None]:

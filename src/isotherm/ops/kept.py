@@ -22,6 +22,11 @@ def even_sample(count: int, total: int, device: torch.device) -> Tensor:
     return _once(_even_sample, total, count, device)
 
 
+def holds(*tensors: Tensor | None) -> bool:
+    """Whether all of these are kept."""
+    return all(x is None or any(x is one for one in _kept.values()) for x in tensors)
+
+
 def _positions(first: int, count: int, device: torch.device) -> Tensor:
     return torch.arange(first, first + count, device=device)
 

@@ -1,8 +1,9 @@
-"""Observers of `attention`: a probe registers here to see every call, whatever name `attention` was imported under."""
+"""Who sees a call of `attention`: a probe registers here, whatever name `attention` was imported under; PyTorch has others."""
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager, ExitStack
 
+import torch
 from torch import Tensor
 
 from isotherm.ops.problem import Problem
@@ -19,3 +20,9 @@ def observed(problem: Problem, sink: Tensor | None) -> ExitStack:
     for observer in observers:
         stack.enter_context(observer(problem, sink))
     return stack
+
+
+def unwatched(q: Tensor, k: Tensor, v: Tensor) -> bool:
+    """Return whether nothing of PyTorch's sees operators: no compiler, no dispatch mode, no odd tensors."""
+    plain = type(q) is Tensor and type(k) is Tensor and type(v) is Tensor
+    return plain and not torch.compiler.is_compiling() and not torch._C._len_torch_dispatch_stack()

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from isotherm.language import Text
+from isotherm.ops.observers import unwatched
 from isotherm.ops.problem import Problem, Solution
 from isotherm.stats import RowStats
 
@@ -46,7 +47,7 @@ def solve(problem: Problem, *, stats: bool) -> Solution:
     from isotherm.ops.triton.fields import Fields
 
     way: Any = registration.attend_op
-    if registration.direct(problem.q, problem.k, problem.v):
+    if unwatched(problem.q, problem.k, problem.v):
         way = registration.Attend.apply if problem.needs_gradient else registration.attend
     out, lse, *fields = way(*_arguments(problem), stats)
     return Solution(out, lse, Fields(*fields).stats() if stats else None)
@@ -57,7 +58,6 @@ def statistics(problem: Problem, rows: Tensor | None = None) -> RowStats:
     return statistics_at(problem, [problem.scale], rows)[0]
 
 
-@torch.no_grad()
 def statistics_at(problem: Problem, scales: Sequence[float], rows: Tensor | None = None) -> list[RowStats]:
     """Compute the statistics at each of `scales` in place of the problem's own, from one pass over q·kᵀ."""
     from isotherm.ops.triton import registration
@@ -65,9 +65,13 @@ def statistics_at(problem: Problem, scales: Sequence[float], rows: Tensor | None
 
     wanted = [float(scale) for scale in scales]
     ascending = sorted(wanted)
-    straight = registration.direct(problem.q, problem.k, problem.v)
-    measure: Any = registration.measure if straight else registration.measure_op
-    parts = Fields(*measure(*_arguments(problem), None if rows is None else _indices(rows), ascending)).parts()
+    given = *_arguments(problem), None if rows is None else _indices(rows)
+    if unwatched(problem.q, problem.k, problem.v):
+        fields = registration.measured(given, ascending, parts=None if len(wanted) == 1 else len(wanted))
+        parts = [fields] if len(wanted) == 1 else fields.parts()
+    else:
+        with torch.no_grad():
+            parts = Fields(*registration.measure_op(*given, ascending)).parts()
     found = {scale: fields.stats() for scale, fields in zip(ascending, parts, strict=True)}
     return [found[scale] for scale in wanted]
 

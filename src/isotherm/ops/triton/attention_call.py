@@ -6,6 +6,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+HERE = nullcontext()
 FAR = 1 << 30
 """A distance beyond any key that still fits 32 bits when it is added to a position."""
 
@@ -80,7 +81,7 @@ class AttentionCall(NamedTuple):
 def on_device_of(tensor: Tensor) -> AbstractContextManager[None]:
     """Make the tensor's GPU the current one: Triton launches on the current GPU, wherever the tensors are."""
     elsewhere = tensor.is_cuda and tensor.device.index != torch.cuda.current_device()
-    return torch.cuda.device(tensor.device) if elsewhere else nullcontext()
+    return torch.cuda.device(tensor.device) if elsewhere else HERE
 
 
 def ceil_div(size: int, piece: int) -> int:

@@ -25,6 +25,8 @@ FAMILIAR = ("3.6",)
 """Versions of Triton whose compiled kernels take arguments in the way that `TapeLaunch` passes them."""
 MOST_TAPES = 512
 """Tapes kept at a time."""
+MOST_ADDRESSES = 64
+"""Addresses for which a descriptor is kept."""
 STREAM = 3
 """Where Triton's launcher takes the stream."""
 
@@ -64,13 +66,14 @@ class TapeStep(NamedTuple):
 class TapeLaunch(NamedTuple):
     """One launch of a compiled kernel. `args` is what Triton's launcher, a C function, takes, with gaps for addresses.
 
-    `tensors` has pairs of argument index and tensor number; `descriptors` has an index, a number and what else is encoded.
+    `tensors` has pairs of argument index and tensor number; `descriptors` has an index, a number, what else is encoded, and
+    what was encoded for some addresses, which come again.
     """
 
     function: Callable[..., Any]
     args: list[Any]
     tensors: list[tuple[int, int]]
-    descriptors: list[tuple[int, int, tuple[Any, ...]]]
+    descriptors: list[tuple[int, int, tuple[Any, ...], dict[int, Any]]]
     encode: Callable[..., Any]
 
     @classmethod
@@ -99,7 +102,7 @@ class TapeLaunch(NamedTuple):
             elif hasattr(each, "block_shape"):
                 encoded = _encoding(inspect.getmodule(type(run)), each, next(metadata, None))
                 tape.replayable &= encoded is not None
-                descriptors.append((len(flat), tape.number(each.base), encoded or ()))
+                descriptors.append((len(flat), tape.number(each.base), encoded or (), {}))
                 flat += [None, *each.shape, *each.strides]
             else:
                 flat.append(each)
@@ -112,8 +115,14 @@ class TapeLaunch(NamedTuple):
         args[STREAM] = stream
         for at, number in self.tensors:
             args[at] = addresses[number]
-        for at, number, encoded in self.descriptors:
-            args[at] = self.encode(addresses[number], *encoded)
+        for at, number, encoded, known_at in self.descriptors:
+            address = addresses[number]
+            found = known_at.get(address)
+            if found is None:
+                if len(known_at) >= MOST_ADDRESSES:
+                    known_at.clear()
+                found = known_at[address] = self.encode(address, *encoded)
+            args[at] = found
         self.function(*args)
 
 

@@ -4,12 +4,14 @@ Outside a graph, where nothing watches, the same functions are called directly: 
 longer than a small problem. Statistics leave an operator as plain tensors, those of `Fields`, and carry no gradient.
 """
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from isotherm.ops import derivatives
+from isotherm.ops.observers import unwatched
 from isotherm.ops.problem import Problem, Visibility
 from isotherm.ops.triton import attention_call, backward, fast, several_scales
 from isotherm.ops.triton.attention_call import AttentionCall
@@ -21,12 +23,6 @@ CALL = (
 )
 """The fields of an `AttentionCall` in their order: the first arguments of every operator."""
 Five = tuple[Tensor, Tensor, Tensor, Tensor, Tensor]
-
-
-def direct(q: Tensor, k: Tensor, v: Tensor) -> bool:
-    """Return whether nothing would notice if no operator were called: no compiler, no dispatch mode, no odd tensors."""
-    plain = type(q) is Tensor and type(k) is Tensor and type(v) is Tensor
-    return plain and not torch.compiler.is_compiling() and not torch._C._len_torch_dispatch_stack()
 
 
 def attend(*given: Any) -> Five:
@@ -68,12 +64,17 @@ def _(q: Tensor, *others: Any) -> Five:
 
 def measure(*given: Any) -> tuple[Tensor, Tensor, Tensor]:
     """Return the tensors of `Fields` at each of `scales` (ascending, in place of `scale`), of all rows or some."""
-    *parts, scales = given
-    call = AttentionCall(*parts)
-    fields = Fields.empty(call.shape, call.q.device, parts=len(scales))
+    *call, scales = given
+    return measured(call, scales, parts=len(scales)).tensors
+
+
+def measured(given: Sequence[Any], scales: Sequence[float], *, parts: int | None) -> Fields:
+    """Return the fields at each of `scales`; of a single one without a dimension for parts, if there shall be none."""
+    call = AttentionCall(*given)
+    fields = Fields.empty(call.shape, call.q.device, parts=parts)
     with attention_call.on_device_of(call.q):
         several_scales.run(call, scales, fields)
-    return fields.tensors
+    return fields
 
 
 measure_op = torch.library.custom_op(
@@ -93,15 +94,19 @@ def _(q: Tensor, *others: Any) -> tuple[Tensor, Tensor, Tensor]:
 
 def gradients(*given: Any) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Return d_q, d_k, d_v and d_bias, which is empty unless wanted."""
+    *found, d_bias = input_gradients(*given)
+    return *found, torch.empty(0, device=found[0].device) if d_bias is None else d_bias
+
+
+def input_gradients(*given: Any) -> backward.InputGradients:
+    """Return d_q, d_k, d_v and d_bias, which is None unless wanted."""
     *parts, output, lse, d_output, d_lse, wants_bias = given
     call = AttentionCall(*parts)
     with attention_call.on_device_of(call.q):
         if backward.cudnn_can(call, d_lse):
-            d_q, d_k, d_v, d_bias = backward.by_cudnn(call, output, lse, d_output)
-        else:
-            d_q, d_k, d_v, d_bias = backward.by_our_kernels(call, output, lse, d_output, d_lse, wants_bias=wants_bias)
-    wanted = None if d_bias is None or call.bias is None else d_bias.to(call.bias.dtype)
-    return d_q, d_k, d_v, torch.empty(0, device=d_q.device) if wanted is None else wanted
+            return backward.by_cudnn(call, output, lse, d_output)
+        found = backward.by_our_kernels(call, output, lse, d_output, d_lse, wants_bias=wants_bias)
+    return found if found.bias is None or call.bias is None else found._replace(bias=found.bias.to(call.bias.dtype))
 
 
 gradients_op = torch.library.custom_op(
@@ -132,11 +137,14 @@ class Attend(torch.autograd.Function):
     """`attend` with gradients."""
 
     @staticmethod
-    def forward(*given: Any) -> Five:
-        return attend(*given)
+    def forward(ctx: Any, *given: Any) -> Five:
+        output = attend(*given)
+        Attend.keep(ctx, given, output)
+        return output
 
     @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Five) -> None:
+    def keep(ctx: Any, inputs: tuple[Any, ...], output: Five) -> None:
+        """Keep what the backward pass needs. (Under the name `setup_context`, PyTorch would inspect a signature every time.)"""
         q, k, v, positions, mask, bias, *ctx.numbers, documents, _ = inputs
         out, lse, values, first_key, broken = output
         ctx.mark_non_differentiable(values, first_key, broken)
@@ -152,10 +160,10 @@ class Attend(torch.autograd.Function):
         d_out = torch.zeros_like(out) if d_output is None else d_output
 
         def first() -> tuple[Tensor | None, ...]:
-            way = gradients if direct(q, k, v) and type(d_out) is Tensor else torch.ops.isotherm.attend_backward
-            *found, d_bias = way(
-                q, k, v, positions, mask, bias, *ctx.numbers, documents, out, lse, d_out, d_lse, wants_bias
-            )
+            given = q, k, v, positions, mask, bias, *ctx.numbers, documents, out, lse, d_out, d_lse, wants_bias
+            if unwatched(q, k, v) and type(d_out) is Tensor:
+                return input_gradients(*given)
+            *found, d_bias = torch.ops.isotherm.attend_backward(*given)
             return *found, d_bias if wants_bias else None
 
         if derivatives.once(d_out, d_lse):
@@ -168,4 +176,4 @@ class Attend(torch.autograd.Function):
         return d_q, d_k, d_v, None, None, d_bias, *(None,) * 6
 
 
-attend_op.register_autograd(Attend.backward, setup_context=Attend.setup_context)
+attend_op.register_autograd(Attend.backward, setup_context=Attend.keep)
