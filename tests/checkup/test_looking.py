@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import isotherm
-from isotherm.checkup import implementations, looking, rows, together, what_if
+from isotherm.checkup import heads, implementations, looking, rows, together, what_if
 from isotherm.checkup.piece import piece_of
 from isotherm.probe import Capture, probe, session
 from isotherm.stats import RowStats
@@ -52,6 +52,14 @@ def check(model, given, **options):
 
 def heads_of(report):
     return [asdict(head) for layer in report.layers for head in layer.head_stats]
+
+
+@pytest.mark.parametrize("most", [1, 2 * HEADS * TOKENS])
+def test_however_many_layers_and_heads_are_summarised_at_once(most, as_on_a_gpu, monkeypatch):
+    expected = check(llama(3), ids(2), compare=False)
+    monkeypatch.setattr(looking, "SUMMARISED", most)
+    monkeypatch.setattr(heads, "AT_ONCE", most)
+    assert heads_of(check(llama(3), ids(2), compare=False)) == heads_of(expected)
 
 
 def test_every_row_counts_though_some_queries_are_kept(as_on_a_gpu, monkeypatch):

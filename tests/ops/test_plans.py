@@ -92,7 +92,9 @@ def test_what_equals_a_right_option_is_refused_all_the_same(wrong):
             attention(q, k, v, **wrong)
 
 
-@pytest.mark.parametrize("option", [{"mask": torch.ones(7, 9, dtype=torch.bool)}, {"scale": scale.LogN(8)}, {"window": 2}])
+@pytest.mark.parametrize(
+    "option", [{"mask": torch.ones(7, 9, dtype=torch.bool)}, {"scale": scale.LogN(8)}, {"window": 2}]
+)
 def test_what_numbers_may_change_is_checked_every_time(option, monkeypatch):
     checked = planned(monkeypatch)
     for _ in range(2):

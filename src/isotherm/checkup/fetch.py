@@ -2,8 +2,13 @@
 
 from collections.abc import Sequence
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
+
+Values = NDArray[np.float64]
+"""A table on the host. numpy needs no threads for it, which take longer to wake than to count."""
 
 
 def fetched(tables: Sequence[Tensor]) -> list[Tensor]:
@@ -20,22 +25,28 @@ def fetched(tables: Sequence[Tensor]) -> list[Tensor]:
 
 def finite_rows(numbers: Tensor) -> list[list[float | None]]:
     """A table on the host as plain numbers, None where one is not finite."""
-    rows: list[list[float | None]] = numbers.tolist()
-    for row, column in (~numbers.isfinite()).nonzero().tolist():
-        rows[row][column] = None
-    return rows
+    return _plain(numbers.numpy())
 
 
 def rounded_rows(numbers: Tensor, digits: int) -> list[list[float | None]]:
     """`finite_rows` of so many significant digits."""
-    size = torch.where(numbers.isfinite() & (numbers != 0), numbers.abs(), 1.0)
-    places = digits - 1 - size.log10().floor()
-    power = 10.0 ** places.abs().clamp(
-        max=EXACT
-    )  # exact, so that one rounding makes the float nearest to the decimal form
-    rows = finite_rows(torch.where(places >= 0, (numbers * power).round() / power, (numbers / power).round() * power))
-    for row, column in (places.abs() > EXACT).nonzero().tolist():
-        rows[row][column] = float(f"{numbers[row, column].item():.{digits}g}")
+    values = numbers.numpy()
+    size = np.where(np.isfinite(values) & (values != 0), np.abs(values), 1.0)
+    places = digits - 1 - np.floor(np.log10(size))
+    # The power is exact, so that one rounding makes the float nearest to the decimal form.
+    power = 10.0 ** np.minimum(np.abs(places), EXACT)
+    with np.errstate(invalid="ignore", over="ignore"):
+        rounded = np.where(places >= 0, np.round(values * power) / power, np.round(values / power) * power)
+    rows = _plain(rounded)
+    for row, column in np.argwhere(np.abs(places) > EXACT).tolist():
+        rows[row][column] = float(f"{values[row, column]:.{digits}g}")
+    return rows
+
+
+def _plain(values: Values) -> list[list[float | None]]:
+    rows: list[list[float | None]] = values.tolist()
+    for row, column in np.argwhere(~np.isfinite(values)).tolist():
+        rows[row][column] = None
     return rows
 
 

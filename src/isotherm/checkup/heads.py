@@ -18,6 +18,8 @@ from isotherm.record import HeadDetail, HeadStats, Spread, State
 from isotherm.stats import RowStats
 from isotherm.theory import gaussian_row
 
+AT_ONCE = 1 << 21
+"""How many rows are summarised together at most: sorting them takes some 300 bytes for each."""
 BINS = 20
 STRETCHES = 32
 WIDEST = 1e3
@@ -56,10 +58,20 @@ def head_tables(layers: Sequence[RowStats], *, detail: bool) -> list[HeadTable]:
     made: dict[int, HeadTable] = {}
     for group in _same_shape(layers):
         stats = RowStats.cat([layers[index] for index in group], 1)
-        parts = _numbers(stats, detail=detail).split([layers[index].rest.shape[1] for index in group])
+        few = max(1, AT_ONCE // max(1, stats.rest.shape[0] * stats.rest.shape[2]))
+        heads = [_numbers(some, detail=detail) for some in _split(stats, few)]
+        parts = torch.cat(heads).split([layers[index].rest.shape[1] for index in group])
         total = None if stats.rows is None else stats.rest.shape[0] * (stats.total_rows or 0)
         made |= {index: HeadTable(part, stats.label, total) for index, part in zip(group, parts, strict=True)}
     return [made[index] for index in range(len(layers))]
+
+
+def _split(stats: RowStats, heads: int) -> list[RowStats]:
+    """Statistics [B, Hq, R] of so many heads at a time."""
+    if stats.rest.shape[1] <= heads:
+        return [stats]
+    places = [slice(start, start + heads) for start in range(0, stats.rest.shape[1], heads)]
+    return [stats.map(lambda values, place=place: values[:, place]) for place in places]  # type: ignore[misc]
 
 
 def read_heads(tables: Sequence[HeadTable]) -> list[LayerHeads]:

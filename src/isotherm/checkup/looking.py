@@ -1,9 +1,10 @@
 """The probe of a check-up. On a GPU, calls of many rows are measured as they run, so that q and k of all layers are never held
-together: a sample of the queries is kept, and the keys, in the host's memory once they take too much of the device's."""
+together: a sample of the queries is kept, and the keys, in the host's memory once they would take more of the device's than it
+held when the forward began."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -26,8 +27,8 @@ QUERIES = 1 << 14
 """How many of its queries are kept, over all heads and sequences."""
 ROWS = 1 << 18
 """How many of its rows' statistics are kept, over all heads and sequences."""
-SHARE = 2
-"""Keys go to the host's memory once they would take more than this part of what the device held when the forward began."""
+SUMMARISED = 1 << 20
+"""Layers are summarised together until they have so many rows: launching takes longer than summing up fewer."""
 MEASURING = Text("measuring {name}", "测量 {name}")
 
 
@@ -46,8 +47,17 @@ class Taken:
     """What was measured of a call while the model ran: statistics of all its rows, or of some, and the numbers of its heads
     from all of them. `padded` is the padding that was known."""
 
+    kept: Kept
     stats: RowStats
     heads: HeadTable
+    padded: Tensor | None
+
+
+class Measured(NamedTuple):
+    """Statistics of all rows of a call, which are not summarised yet, and the padding that was known."""
+
+    kept: Kept
+    stats: RowStats
     padded: Tensor | None
 
 
@@ -58,14 +68,16 @@ class CheckSession(Session):
         super().__init__(model, frozenset(closely))
         self._how = how
         self._waiting: list[Kept] = []
-        self._measured: list[tuple[Kept, Taken]] = []
+        self._measured: list[Measured] = []
+        self._taken: list[Taken] = []
         self._room: int | None = None
 
     @property
     def taken(self) -> Mapping[int, Taken]:
         """What was measured, by the place of the capture."""
+        self._summarise()
         places = {id(kept): place for place, kept in enumerate(self._kept)}
-        return {places[id(kept)]: taken for kept, taken in self._measured if id(kept) in places}
+        return {places[id(taken.kept)]: taken for taken in self._taken if id(taken.kept) in places}
 
     def add(self, capture: Capture, unknown: Unknown | None = None) -> None:
         """Keep a capture."""
@@ -97,17 +109,25 @@ class CheckSession(Session):
         doing, how = MEASURING.format(name=capture.name), self._how
         how.progress(doing, 0.1)
         stats = how.remarks.within_memory(doing, lambda rows: measure(capture, rows), how.rows, total)
-        (table,) = head_tables([stats], detail=how.detail)
-        self._measured.append((kept, Taken(_thinned(stats), table, capture.padded)))
+        self._measured.append(Measured(kept, stats, capture.padded))
+        if sum(one.stats.rest.numel() for one in self._measured) >= SUMMARISED:
+            self._summarise()
         place = next(place for place, one in enumerate(self._kept) if one is kept)
         kept.capture = self.seen.captures[place] = self._sampled(capture)
+
+    def _summarise(self) -> None:
+        """Reduce the statistics of all calls that wait for it to the numbers of their heads."""
+        waiting, self._measured = self._measured, []
+        tables = head_tables([one.stats for one in waiting], detail=self._how.detail)
+        for (kept, stats, padded), table in zip(waiting, tables, strict=True):
+            self._taken.append(Taken(kept, _thinned(stats), table, padded))
 
     def _sampled(self, capture: Capture) -> Capture:
         """The capture with some of its queries."""
         q, k = capture.problem.q, capture.problem.k
         rows = spread_rows(q.shape[2], max(1, QUERIES // (q.shape[0] * q.shape[1])), q.device)
         if self._room is None:
-            self._room = _held(q.device) // SHARE
+            self._room = _held(q.device)
         self._room -= k.nbytes
         if self._room < 0 and k.is_cuda:
             k = k.cpu()

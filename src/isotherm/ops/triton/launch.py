@@ -94,7 +94,8 @@ class TapeLaunch(NamedTuple):
         tape.replayable &= run.global_scratch_size == run.profile_scratch_size == 0
         options_of_launch = (run.launch_cooperative_grid, run.launch_pdl, None, None, compiled.packed_metadata)
         flat: list[Any] = [*(*grid, 1, 1)[:3], 0, compiled.function, *options_of_launch, None, None, None]
-        tensors, descriptors = [], []
+        tensors: list[tuple[int, int]] = []
+        descriptors: list[tuple[int, int, tuple[Any, ...], dict[int, Any]]] = []
         for each in (*args, *(options[name] for name in kernel.arg_names[len(args) :])):
             if isinstance(each, Tensor):
                 tensors.append((len(flat), tape.number(each)))

@@ -94,8 +94,8 @@ def _(q: Tensor, *others: Any) -> tuple[Tensor, Tensor, Tensor]:
 
 def gradients(*given: Any) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Return d_q, d_k, d_v and d_bias, which is empty unless wanted."""
-    *found, d_bias = input_gradients(*given)
-    return *found, torch.empty(0, device=found[0].device) if d_bias is None else d_bias
+    d_q, d_k, d_v, d_bias = input_gradients(*given)
+    return d_q, d_k, d_v, torch.empty(0, device=d_q.device) if d_bias is None else d_bias
 
 
 def input_gradients(*given: Any) -> backward.InputGradients:
