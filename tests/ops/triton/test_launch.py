@@ -181,10 +181,27 @@ def test_what_lies_otherwise_in_memory_is_done_anew(device, remembering):
         assert len(remembering) == i
 
 
-def test_one_tensor_in_two_places_is_not_remembered(device, remembering):
+@pytest.mark.parametrize("way", ["statistics", "several scales"])
+def test_one_tensor_in_two_places(way, device, remembering):
+    """It is played where one tensor is given twice again, and where two are given, each is used in its place."""
+    p, other_p = plain(device, queries=24), plain(device, queries=24)
+    twice = replace(p, k=p.q, v=p.q)
+    WAYS[way](twice, None)
+    want = tensors_of(WAYS[way](p, None))
+    assert len(remembering) == 2
+    like = replace(other_p, q=other(p.q, 7))
+    like = replace(like, k=like.q, v=like.q)
+    got = WAYS[way](like, None)
+    assert len(remembering) == 2
+    launch.forget()
+    assert all(map(torch.equal, want, tensors_of(WAYS[way](p, None))))
+    assert_same(got, WAYS[way](like, None))
+
+
+def test_two_tensors_in_one_place_are_not_remembered(device, remembering):
     """Otherwise a call with two tensors would be played as if they were one."""
     p = plain(device, queries=24)
-    kernels.statistics(replace(p, k=p.q))
+    kernels.statistics(replace(p, k=p.q.view_as(p.q)))
     want = tensors_of(kernels.statistics(p))
     assert len(remembering) == 2
     launch.forget()

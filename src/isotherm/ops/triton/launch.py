@@ -145,7 +145,7 @@ class Tape(TorchDispatchMode):
         self.given = len(given)
         self.made: list[Tensor] = []  # held while recording, so that no memory is used twice
         self.numbers = {_identity(x): i for i, x in enumerate(given) if x is not None and x.numel()}
-        self.replayable = len(self.numbers) == sum(x is not None and x.numel() > 0 for x in given)
+        self.replayable = len(self.numbers) == len({id(x) for x in given if x is not None and x.numel()})
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         made = func(*args, **(kwargs or {}))
@@ -215,7 +215,8 @@ def remembered(
     given = [*inputs, *results]
     addresses = [0 if x is None else x.data_ptr() for x in given]
     kinds = [None if x is None else (x.dtype, x.shape, x.stride()) for x in inputs]
-    key = (key, device, *kinds, *[address % 16 for address in addresses])
+    ids = [*map(id, inputs)]  # one tensor may be given twice (a probe's k stands for v), but not two that lie in one place
+    key = (key, device, *kinds, *map(ids.index, ids), *[address % 16 for address in addresses])
     tape = _tapes.get(key)
     if tape is not None:
         tape.play(given, addresses, device)
