@@ -1,7 +1,8 @@
 """Times what a user of `attention` waits for on a GPU: training steps, plain calls, and head dimensions of many models.
 
 Every row of the tables that this script prints is a ratio to PyTorch's `scaled_dot_product_attention` in the same place,
-taken in turns. Training: GPT-2 small, 16 × 1,024 tokens, bfloat16, with statistics of every layer read in every step.
+taken in turns. Training: GPT-2 small, 16 × 1,024 tokens, bfloat16, with three statistics of every layer summed up in every
+step; eight steps are queued one after another, as by a loop that reads its loss now and then, or each step is waited for.
 Calls: queued one after another without waiting, so that Python counts where it is slower than the GPU. Graphs: replays of
 one call as a CUDA graph, where Python counts for nothing.
 
@@ -107,8 +108,8 @@ def in_turns(ways: dict[str, Callable[[], object]], *, turns: int, at_once: int 
     return {name: sorted(found)[len(found) // 2] for name, found in times.items()}
 
 
-def training(*, compiled: bool) -> Times:
-    """Milliseconds of a training step; a way that fails says why and is left out."""
+def training(*, compiled: bool) -> dict[str, Times]:
+    """Milliseconds of a training step, queued and waited for; a way that fails says why and is left out."""
     steps: dict[str, Callable[[], object]] = {}
     for way in WAYS:
         torch._dynamo.utils.counters.clear()
@@ -123,7 +124,10 @@ def training(*, compiled: bool) -> Times:
         took = time.perf_counter() - start
         print(f"  {way}: loss {loss:.4f}, {breaks} graph breaks, ready after {took:.1f} s", flush=True)
         steps[way] = step
-    return in_turns(steps, turns=30)
+    return {
+        "eight queued": in_turns(steps, turns=8, at_once=8),
+        "each waited for": in_turns(steps, turns=30),
+    }
 
 
 def draw(b: int, h: int, hk: int, n: int, d: int, dv: int, *, grad: bool = False) -> list[Tensor]:
@@ -198,30 +202,35 @@ GRAPHS = {
 
 def rows(only: set[str]) -> list[dict[str, object]]:
     """Every row of the table: kind, what, way, milliseconds and the ratio to sdpa."""
-    jobs: list[tuple[str, str, Callable[[], Times]]] = []
+    jobs: list[tuple[str, Callable[[], dict[str, Times]]]] = []
     for compiled in (True, False):
         what = "GPT-2 small, 16 × 1,024, " + ("compiled" if compiled else "eager")
-        jobs.append(("training", what, lambda compiled=compiled: training(compiled=compiled)))
+
+        def train(compiled: bool = compiled, what: str = what) -> dict[str, Times]:
+            return {f"{what}, {how}": found for how, found in training(compiled=compiled).items()}
+
+        jobs.append(("training", train))
     for what, shape in CALLS.items():
-        for backward in (False, True):
-            name = what + (", with backward" if backward else "")
-            jobs.append(("calls", name, lambda shape=shape, back=backward: calls(shape, causal=True, backward=back)))
+        for back in (False, True):
+            name = what + (", with backward" if back else "")
+            jobs.append(("calls", lambda n=name, s=shape, b=back: {n: calls(s, causal=True, backward=b)}))  # type: ignore[misc]
     for what, (shape, causal) in GRAPHS.items():
-        jobs.append(("graphs", what, lambda shape=shape, causal=causal: graphs(shape, causal=causal)))
+        jobs.append(("graphs", lambda n=what, s=shape, c=causal: {n: graphs(s, causal=c)}))  # type: ignore[misc]
     table: list[dict[str, object]] = []
-    for kind, what, job in jobs:
+    for kind, job in jobs:
         if only and kind not in only:
             continue
         try:
-            found = job()
+            every = job()
         except Exception:
             traceback.print_exc()
             continue
-        for way, ms in found.items():
-            ratio = ms / found["sdpa"] if "sdpa" in found else float("nan")
-            table.append({"kind": kind, "what": what, "way": way, "ms": round(ms, 4), "ratio": round(ratio, 3)})
-        print(f"{kind}: {what}: " + ", ".join(f"{way} {ms:.3f}" for way, ms in found.items()), flush=True)
-        print("    ratios: " + ", ".join(f"{r['way']} {r['ratio']}" for r in table[-len(found) :]), flush=True)
+        for what, found in every.items():
+            for way, ms in found.items():
+                ratio = ms / found["sdpa"] if "sdpa" in found else float("nan")
+                table.append({"kind": kind, "what": what, "way": way, "ms": round(ms, 4), "ratio": round(ratio, 3)})
+            print(f"{kind}: {what}: " + ", ".join(f"{way} {ms:.3f}" for way, ms in found.items()), flush=True)
+            print("    ratios: " + ", ".join(f"{r['way']} {r['ratio']}" for r in table[-len(found) :]), flush=True)
     return table
 
 

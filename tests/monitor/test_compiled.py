@@ -149,6 +149,33 @@ def test_what_notes_cannot_reach_is_looked_at_eagerly(kind, eager_looks):
     assert losses == pytest.approx(train(Half(kind), 4), rel=1e-5)
 
 
+def test_validation_and_other_models_run_compiled_beside_an_eager_look():
+    """A look begins when a step ends, and what runs before the next one may be long."""
+    ran = []
+
+    def backend(graph, _):
+        return lambda *given: (ran.append(len(ran)), graph.forward(*given))[1]
+
+    model, other = (torch.compile(build(Attention, seed), backend=backend) for seed in (0, 1))
+    for one in (model, other):
+        one(batch(0))
+        with torch.no_grad():
+            one(batch(0))
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    with watch(model, every=1) as monitor:
+        for step in range(3):
+            before = len(ran)
+            model(batch(step)).square().mean().backward()
+            assert len(ran) == before + (step == 0), "what was compiled before has no notes: it is looked at uncompiled"
+            optimizer.step()
+            before = len(ran)
+            with torch.no_grad():
+                model(batch(step))
+            other(batch(step))
+            assert len(ran) == before + 2
+    assert monitor.latest is not None
+
+
 def test_validation_leaves_no_note():
     model = compiled()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)

@@ -369,6 +369,62 @@ def test_a_compiled_part_is_seen():
     torch._dynamo.reset()
 
 
+class Counted:
+    """A backend that counts how often what it compiled has run."""
+
+    def __init__(self) -> None:
+        self.runs = 0
+
+    def __call__(self, graph: Any, _: object) -> Any:
+        def run(*args: Any) -> Any:
+            self.runs += 1
+            return graph.forward(*args)
+
+        return run
+
+
+def test_models_that_are_not_probed_run_compiled():
+    """A teacher, a copy, or the other half of a GAN is no business of the probe's; a module that has the model in it is."""
+    torch._dynamo.reset()
+    before, inside = Counted(), Counted()
+    model, x = widen(NanoAttention()), torch.randn(2, 5, 32)
+    first, second = (torch.compile(widen(NanoAttention()), backend=backend) for backend in (before, inside))
+    plain = first(x)
+    with probe(model) as seen:
+        assert torch.equal(first(x), plain)
+        assert before.runs == 2
+        found = second(x)
+        assert inside.runs == 1
+        assert seen.captures == []
+        model(x)
+        first(x)
+    assert before.runs == 3
+    assert len(seen.captures) == 1
+    assert torch.equal(second(x), found)
+    assert inside.runs == 2
+    torch._dynamo.reset()
+
+
+@pytest.mark.parametrize("held", ["as a part", "in a list"])
+def test_a_compiled_model_inside_another_module_is_seen(held: str):
+    class Around(nn.Module):
+        def __init__(self, inner: nn.Module) -> None:
+            super().__init__()
+            self.inner: Any = inner if held == "as a part" else [inner]
+
+        def forward(self, x: Tensor) -> Any:
+            return (self.inner if held == "as a part" else self.inner[0])(x)
+
+    torch._dynamo.reset()
+    counted, model = Counted(), widen(NanoAttention())
+    around = Around(torch.compile(model, backend=counted))
+    with probe(model) as seen:
+        around(torch.randn(2, 5, 32))
+    assert len(seen.captures) == 1
+    assert counted.runs == 0
+    torch._dynamo.reset()
+
+
 def test_a_copy_of_a_probed_model_holds_nothing_of_the_probe():
     model, batch = build("llama")
     with torch.no_grad(), probe(model):

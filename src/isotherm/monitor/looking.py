@@ -78,6 +78,9 @@ class TrainingSession(Session):
             self.failed(error, module)
             return False
 
+    def passes_by(self, module: nn.Module) -> bool:
+        return not torch.is_grad_enabled() or super().passes_by(module)
+
     def leave(self, module: nn.Module, given: Any, result: Any) -> None:
         try:
             super().leave(module, given, result)

@@ -3,7 +3,7 @@
 import importlib
 import sys
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from typing import Any
 
 import torch
@@ -25,7 +25,7 @@ def probe(model: nn.Module, closely: Iterable[str] = ()) -> Iterator[Seen]:
     Modules named in `closely` are looked at operator by operator, which takes longer.
 
     Nothing about the model changes: no bit of its outputs, no hook, flag, weight, random number or registry entry, even if
-    its forward raises. An error of the probe itself is listed in `unseen`. Compiled modules run uncompiled in the block.
+    its forward raises. An error of the probe itself is listed in `unseen`. In the block the model runs uncompiled.
 
     Probes may be open in several threads and close in any order; each sees its own model only. A probe that is opened inside
     a forward that another probe follows takes over until it is closed.
@@ -76,7 +76,8 @@ def _places() -> Iterator[Place]:
 
 class _Stance:
     """The compiler's stance, which decides for the whole process whether compiled code is used. In a thread with an open probe
-    it says no, because a probe cannot see into compiled code. `torch.compiler.set_stance` would say so in every thread."""
+    it says no, because a probe cannot see into compiled code, but for calls that are no business of the probe's.
+    `torch.compiler.set_stance` would say so in every thread."""
 
     def __init__(self, original: Any, place: Place) -> None:
         self._original, self._place = original, place
@@ -88,7 +89,7 @@ class _Stance:
     def stance(self) -> str:
         """The stance in this thread."""
         sessions = sessions_here() if self._place.active else ()
-        eager = bool(sessions) and not any(session.may_compile for session in sessions)
+        eager = not all(session.aside for session in sessions) and not any(session.may_compile for session in sessions)
         return "force_eager" if eager else str(self._original.stance)
 
 
@@ -97,7 +98,8 @@ def _module(session: Session, call: Callable[..., Any], module: nn.Module, *args
     warn about a global one."""
     outermost = not session.frames.stack
     if not session.enter(module):
-        return call(module, *args, **kwargs)
+        with session.standing_aside(module) if outermost else nullcontext():
+            return call(module, *args, **kwargs)
     closer = session.close_look is None and (session.is_close_to_top() or isinstance(module, torch.jit.ScriptModule))
     if not outermost and not closer:
         return _followed(session, call, module, args, kwargs)

@@ -213,8 +213,8 @@ class Frames:
         return self.names.get(id(module), self.stack[-1].name if self.stack else "")
 
     def belongs(self, module: nn.Module) -> bool:
-        """Whether the module is a part of the model, or was called by one."""
-        return bool(self.stack) or id(module) in self.names
+        """Whether the module is a part of the model, perhaps compiled, or was called by one."""
+        return bool(self.stack) or id(module) in self.names or id(getattr(module, "_orig_mod", None)) in self.names
 
     def push(self, module: nn.Module) -> None:
         """Add a frame for a module that begins its forward."""

@@ -215,7 +215,9 @@ def remembered(
     given = [*inputs, *results]
     addresses = [0 if x is None else x.data_ptr() for x in given]
     kinds = [None if x is None else (x.dtype, x.shape, x.stride()) for x in inputs]
-    ids = [*map(id, inputs)]  # one tensor may be given twice (a probe's k stands for v), but not two that lie in one place
+    ids = [
+        *map(id, inputs)
+    ]  # one tensor may be given twice (a probe's k stands for v), but not two that lie in one place
     key = (key, device, *kinds, *map(ids.index, ids), *[address % 16 for address in addresses])
     tape = _tapes.get(key)
     if tape is not None:
