@@ -122,6 +122,42 @@ def test_another_model_of_the_class_has_code_of_its_own():
     np.testing.assert_allclose(monitor.latest.values["max_logit"], wanted.values["max_logit"], rtol=1e-5)
 
 
+def test_notes_are_reached_though_another_model_of_the_class_is_compiled_later(eager_looks):
+    """What PyTorch compiled last it tries first, and it would do for the watched model, too."""
+    model, others = compiled(), [torch.compile(build(seed=seed), backend="aot_eager") for seed in (1, 2)]
+    optimizer, read = torch.optim.SGD(model.parameters(), lr=0.1), []
+    with watch(model, every=1, rows=None) as monitor:
+        for step in range(4):
+            model(batch(step)).square().mean().backward()
+            for other in others:
+                other(batch(step)).square().mean().backward()
+            optimizer.step()
+            read.append(monitor.latest.step)
+    assert read == [0, 1, 2, 3]
+    assert eager_looks == []
+    assert graphs() == 2, "one for the watched model, one for all others"
+    others[0](batch(0)).square().mean().backward()
+    assert graphs() == 2
+
+
+def test_where_code_without_notes_is_run_after_all_steps_are_looked_at_eagerly(monkeypatch, eager_looks):
+    """Another version of PyTorch may not take our guards."""
+    keep_apart = noting_graphs._keep_apart
+    monkeypatch.setattr(
+        noting_graphs, "_keep_apart", lambda *given: keep_apart(*given) if any(map(given[3].owns, given[2])) else None
+    )
+    model, other = compiled(), torch.compile(build(seed=1), backend="aot_eager")
+    optimizer, read = torch.optim.SGD(model.parameters(), lr=0.1), []
+    with watch(model, every=1, rows=None) as monitor:
+        for step in range(6):
+            model(batch(step)).square().mean().backward()
+            other(batch(step)).square().mean().backward()
+            optimizer.step()
+            read.append(monitor.latest.step)
+    assert read == [0, 0, 0, 3, 4, 5]
+    assert len(eager_looks) == 4, "one is open when the monitor ends"
+
+
 class Half(Model):
     """One layer fused, the other written by hand."""
 

@@ -14,7 +14,9 @@ import threading
 import weakref
 from collections import Counter
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from math import sqrt
 from typing import Any
 
@@ -315,24 +317,37 @@ def _leave(notes: NoteBook) -> None:
             OutputGraph.call_user_compiler = _original.pop()  # type: ignore[method-assign]
 
 
-def _keep_to_itself(dynamo: Any, graph: Any, inputs: Sequence[Any], notes: NoteBook) -> None:
-    """Let another model of the same class have code of its own: parameters are inputs of a graph, so it would run this one."""
-    from torch._dynamo.guards import GuardBuilder
-
-    places = graph.graph.find_nodes(op="placeholder")
-    for node, given in zip(places, inputs, strict=False):
-        if notes.owns(given) and "grapharg" in node.meta:
-            dynamo.guards.add(node.meta["grapharg"].source.make_guard(GuardBuilder.ID_MATCH))
+def _keep_apart(dynamo: Any, graph: Any, inputs: Sequence[Any], notes: NoteBook) -> None:
+    """Have a graph serve either our model or others of its class: parameters are inputs of a graph, so each would run what was
+    compiled for the other, with notes or without."""
+    ours = any(map(notes.owns, inputs))
+    for node, given in zip(graph.graph.find_nodes(op="placeholder"), inputs, strict=False):
+        if isinstance(given, nn.Parameter) and notes.owns(given) == ours and "grapharg" in node.meta:
+            dynamo.guards.add(node.meta["grapharg"].source.make_guard(partial(_guard, weakref.ref(notes), ours)))
             return
+
+
+def _guard(notes: "weakref.ref[NoteBook]", ours: bool, builder: Any, guard: Any) -> None:
+    """Let only parameters of the model pass, or only others."""
+
+    def passes(value: Any) -> bool:
+        known = notes()
+        return (known is not None and known.owns(value)) == ours
+
+    about = ["the watched model's parameter" if ours else "no parameter of the watched model"]
+    with suppress(Exception):  # another version of PyTorch: at worst the model is looked at uncompiled
+        builder.get_guard_manager(guard).add_lambda_guard(passes, about, guard.user_stack)
 
 
 def _compile(dynamo: Any, graph: Any, inputs: list[Any]) -> Any:
     backend = getattr(dynamo.compiler_fn, "_compiler_name", "inductor")
     for notes in list(_listeners):
-        if notes.wants(inputs):
-            try:
-                if notes.annotate(graph, dynamo.param_name_to_source, inputs, backend):
-                    _keep_to_itself(dynamo, graph, inputs, notes)
-            except Exception:  # compiling goes on, and steps are looked at uncompiled
-                notes.others = True
+        wanted = False
+        try:
+            wanted = notes.wants(inputs)
+            noted = wanted and notes.annotate(graph, dynamo.param_name_to_source, inputs, backend)
+            if noted or not any(map(notes.owns, inputs)):
+                _keep_apart(dynamo, graph, inputs, notes)
+        except Exception:  # compiling goes on, and steps are looked at uncompiled
+            notes.others |= wanted
     return _original[0](dynamo, graph, inputs)

@@ -20,6 +20,9 @@ from isotherm.probe.attach import open_session
 from isotherm.probe.owner import Opened
 from isotherm.record import Unseen
 
+PATIENCE = 2
+"""Steps in a row that may reach no note."""
+
 
 @dataclass(frozen=True)
 class Looked:
@@ -51,7 +54,7 @@ class Looks:
         self._model, self._rows, self._traces, self._alone = model, rows, traces, alone
         self._notes = NoteBook.of(model, rows)
         self._noting = self._eager = False
-        self._compiled_steps = 0
+        self._compiled_steps = self._unreached = 0
         self._trusted: set[tuple[str, str]] = set()
         self._session: TrainingSession | None = None
         self._opened: Opened | None = None
@@ -106,9 +109,14 @@ class Looks:
         return Looked(heads, session.totals, None, session.result, session.seconds, session.snapshots)
 
     def stepped(self) -> None:
-        """The optimizer has stepped."""
+        """The optimizer has stepped. If that reached no note twice in a row, the model runs code that has none."""
         self._compiled_steps += not self._eager
         self._eager = False
+        self._unreached = self._unreached + 1 if self._noting else 0
+        if self._unreached == PATIENCE:
+            self.close()
+            self.silent()
+            self.owed = True
 
     def close(self) -> None:
         """Look no longer."""
