@@ -39,16 +39,17 @@ class Interpreted(NamedTuple):
 
     def play(self, known, addresses, stream):
         args = self.args.copy()
-        for at, number, descriptor in self.tensors:
+        for at, number, like in self.tensors:
             assert known[number].data_ptr() == addresses[number]
-            args[at] = known[number] if descriptor is None else replace(descriptor, base=known[number])
+            view = isinstance(like, torch.dtype)  # of which a launch takes the address alone
+            args[at] = known[number].view(like) if view else replace(like, base=known[number])
         self.kernel(*args, **self.options)
 
 
 def blank_descriptor(x):
-    """A descriptor without its tensor; None for a tensor."""
+    """A descriptor without its tensor; of a tensor its type."""
     if isinstance(x, torch.Tensor):
-        return None
+        return x.dtype
     other = object.__new__(type(x))
     other.__dict__.update(x.__dict__, base=None)
     return other

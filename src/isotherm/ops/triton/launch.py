@@ -144,6 +144,7 @@ class Tape(TorchDispatchMode):
         self.steps: list[TapeStep | TapeLaunch] = []
         self.given = len(given)
         self.made: list[Tensor] = []  # held while recording, so that no memory is used twice
+        self.views: set[tuple[int, torch.dtype]] = set()
         self.numbers = {_identity(x): i for i, x in enumerate(given) if x is not None and x.numel()}
         self.replayable = len(self.numbers) == len({id(x) for x in given if x is not None and x.numel()})
 
@@ -154,11 +155,17 @@ class Tape(TorchDispatchMode):
         if not isinstance(made, Tensor):
             self.replayable = False
             return made
-        new = _identity(made) not in self.numbers
+        key = _identity(made)
+        new = key not in self.numbers
+        base = next((number for (at, _), number in self.numbers.items() if at == key[0]), None) if new else None
+        if base is not None and made.numel():  # a view as another type: launches need its address alone
+            self.numbers[key] = base
+            self.views.add(key)
+            return made
         if new or func._schema.is_mutable:
             self.note(func, args, kwargs or {}, makes=new)
         if new:
-            self.numbers[_identity(made)] = self.given + len(self.made)
+            self.numbers[key] = self.given + len(self.made)
             self.made.append(made)
         return made
 
@@ -168,6 +175,7 @@ class Tape(TorchDispatchMode):
         blank = [None if isinstance(each, Tensor) else each for each in args]
         inner = [x for each in args if isinstance(each, list | tuple) for x in each]
         self.replayable &= not any(isinstance(each, Tensor) for each in (*inner, *options.values()))
+        self.replayable &= not any(isinstance(each, Tensor) and _identity(each) in self.views for each in args)
         self.steps.append(TapeStep(function, blank, options, tensors, makes))
 
     def number(self, tensor: Tensor) -> int:
