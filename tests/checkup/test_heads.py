@@ -81,23 +81,24 @@ def test_a_sampled_head_says_how_many_rows_it_has():
     assert heads[1].entropy_interval > 0
 
 
-def test_histograms_profiles_and_predictions():
+@pytest.mark.parametrize("tokens", [96, 100], ids=["equal stretches", "unequal ones"])
+def test_histograms_profiles_and_predictions(tokens):
     torch.manual_seed(0)
     model = trained(Model(Attention()))
     with probe(model) as seen:
-        model(batch(100))
+        model(batch(tokens))
     stats = measure(seen.captures[0])
     for index, record in enumerate(heads_of_layers([stats], detail=True)[0]):
         gate, fraction = stats.jacobian_trace[:, index], stats.entropy_fraction[:, index]
         assert record.detail.gate_histogram == tuple(gate.histc(BINS, 0, 1).long().tolist())
-        assert sum(record.detail.entropy_histogram) == 2 * 100
+        assert sum(record.detail.entropy_histogram) == 2 * tokens
         assert len(record.detail.position_gate) == STRETCHES
-        bounds = [-(-stretch * 100 // STRETCHES) for stretch in range(STRETCHES + 1)]
+        bounds = [-(-stretch * tokens // STRETCHES) for stretch in range(STRETCHES + 1)]
         means = [fraction[:, a:b].mean().item() for a, b in pairwise(bounds)]
         assert record.detail.position_entropy == pytest.approx(means, abs=1e-4)
-        row = gaussian_row(100, float(f"{record.logit_std:.2g}"))
+        row = gaussian_row(tokens, float(f"{record.logit_std:.2g}"))
         assert record.predicted_gate == row.jacobian_trace
-        assert record.predicted_entropy_fraction == pytest.approx(row.entropy / log(100))
+        assert record.predicted_entropy_fraction == pytest.approx(row.entropy / log(tokens))
 
 
 def test_what_is_not_finite_is_none():

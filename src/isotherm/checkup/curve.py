@@ -36,6 +36,8 @@ from isotherm.theory import freezing_threshold
 FACTORS = tuple(2.0 ** (step / 2) for step in range(-8, 9))
 ROWS, ROWS_ON_GPU = 32, 256
 """Most rows of a head and sequence that a curve is taken from."""
+LOGITS_ON_GPU = 1 << 22
+"""Of long inputs a GPU takes so many logits of a head, but no fewer rows than a CPU."""
 AT_ONCE = 1 << 22
 """How many rows at all factors are summarised together."""
 DIGITS = 4
@@ -92,7 +94,7 @@ def _at_factors(
     captures: Sequence[Capture], measured: Sequence[RowStats | None], remarks: Remarks, tell: Tell
 ) -> Iterator[Together]:
     """The calls that have curves, and their statistics at each factor."""
-    most = [ROWS_ON_GPU if capture.problem.q.is_cuda else ROWS for capture in captures]
+    most = [_rows_of_a_curve(capture.problem) for capture in captures]
     kept = [i for i, capture in enumerate(captures) if capture.affine and measured[i] is None]
     wanted = [Wanted(captures[i], most[i], _scales(captures[i])) for i in kept]
     for together in measure_together(wanted, DRAWING, remarks, lambda what, i: tell(what, kept[i])):
@@ -105,6 +107,12 @@ def _at_factors(
             found = remarks.within_memory(doing, work, most[number], most[number])
             if found:
                 yield Together([number], found)
+
+
+def _rows_of_a_curve(problem: Problem) -> int:
+    if not problem.q.is_cuda:
+        return ROWS
+    return max(ROWS, min(ROWS_ON_GPU, LOGITS_ON_GPU // max(1, problem.k.shape[2])))
 
 
 def _tables(
