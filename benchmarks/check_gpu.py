@@ -118,16 +118,18 @@ def main() -> None:
     parser.add_argument(
         "--first", type=int, help="print the seconds of the first check in this process, at this length"
     )
+    parser.add_argument("--without-first", action="store_true", help="time no first check of a process")
     options = parser.parse_args()
     if options.first:
         first_check(options.first)
         return
     model = llama()
     rows = [row for length in options.lengths for row in rows_of(model, length)]
-    shortest, forward = min(options.lengths), rows[0][2]
-    command = [sys.executable, __file__, "--first", str(shortest)]
-    first = 1e3 * float(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
-    rows.append([shortest, NEW_PROCESS, first, first / forward, "", ""])
+    if not options.without_first:
+        shortest, forward = min(options.lengths), rows[0][2]
+        command = [sys.executable, __file__, "--first", str(shortest)]
+        first = 1e3 * float(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
+        rows.append([shortest, NEW_PROCESS, first, first / forward, "", ""])
     options.out.parent.mkdir(parents=True, exist_ok=True)
     with options.out.with_suffix(".csv").open("w", newline="") as file:
         writer = csv.writer(file)

@@ -138,7 +138,7 @@ class Run:
 def measure(runs: tuple[Run, Run], way: str, every: int, rows: int | None, blocks: int) -> Row:
     """Time blocks of the two runs in turns."""
     plain, watched = runs
-    length = 50 if every > 1 else 25
+    length = 50
     times: list[list[float]] = [[], []]
     peaks = [0.0, 0.0]
     state = sum(parameter.numel() for parameter in plain.core.parameters()) * 16
@@ -243,13 +243,17 @@ def main() -> None:
         if asked.profile:
             profile(pair[1], every, rows)
         del pair
-    if asked.out:
-        path = Path(asked.out)
-        with path.with_suffix(".csv").open("w", newline="") as file:
-            writer = csv.DictWriter(file, list(asdict(table[0])), lineterminator="\n")
-            writer.writeheader()
-            writer.writerows(asdict(row) for row in table)
-        path.with_suffix(".json").write_text(json.dumps(provenance(asked.device, asked.commit), indent=2) + "\n")
+        if asked.out:
+            write(Path(asked.out), table, provenance(asked.device, asked.commit))
+
+
+def write(path: Path, table: list[Row], about: dict[str, object]) -> None:
+    """Write the rows so far."""
+    with path.with_suffix(".csv").open("w", newline="") as file:
+        writer = csv.DictWriter(file, list(asdict(table[0])), lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(asdict(row) for row in table)
+    path.with_suffix(".json").write_text(json.dumps(about, indent=2) + "\n")
 
 
 if __name__ == "__main__":
