@@ -1,4 +1,4 @@
-"""Writes the measured rows into docs/cost.md and docs/cost.zh.md as tables, and draws the figure.
+"""Writes the measured rows into docs/cost.md and docs/watch.md as tables, in both languages, and draws the figure.
 
 python benchmarks/table.py
 """
@@ -80,20 +80,23 @@ def markdown(heads: tuple[str, ...], lines: list[tuple[str, ...]]) -> list[str]:
 
 
 def main() -> None:
-    """Replace what is between the marks in docs/cost.md and docs/cost.zh.md, and draw the figure."""
+    """Replace what is between the marks, and draw the figure."""
     import figure
     import table_gpu
 
-    for language, name in (("en", "cost.md"), ("zh", "cost.zh.md")):
-        path = HERE.parent / "docs" / name
-        text = path.read_text(encoding="utf-8")
-        marks = {"measured": tables(language), "measured on a GPU": table_gpu.tables(language)}
-        if (HERE / "results" / "check_gpu.csv").exists():
-            marks["checks on a GPU"] = table_gpu.checks(language)
-        for mark, made in marks.items():
-            marked = re.compile(rf"(<!-- {mark} -->\n).*?(<!-- /{mark} -->)", re.S)
-            text = marked.sub(lambda found, made=made: f"{found[1]}{made}\n{found[2]}", text)
-        path.write_text(text, encoding="utf-8")
+    for language, suffix in (("en", "md"), ("zh", "zh.md")):
+        costs = {
+            "used": table_gpu.used(language),
+            "measured": tables(language),
+            "measured on a GPU": table_gpu.tables(language),
+        }
+        for name, marks in (("cost", costs), ("watch", {"watched": table_gpu.watched(language)})):
+            path = HERE.parent / "docs" / f"{name}.{suffix}"
+            text = path.read_text(encoding="utf-8")
+            for mark, made in marks.items():
+                marked = re.compile(rf"(<!-- {mark} -->\n).*?(<!-- /{mark} -->)", re.S)
+                text = marked.sub(lambda found, made=made: f"{found[1]}{made}\n{found[2]}", text)
+            path.write_text(text, encoding="utf-8")
     figure.draw()
 
 

@@ -1,4 +1,5 @@
-"""Tables of docs/cost.md from the measured GPU rows: by shape, by task, at several scales. The figure uses the same rows."""
+"""Tables of docs/cost.md and docs/watch.md from the measured GPU rows: what a user calls, kernels by shape, by task and at
+several scales, watched runs. The figure uses the same rows."""
 
 from collections.abc import Callable
 from math import exp, log
@@ -6,7 +7,6 @@ from statistics import fmean
 
 from table import markdown, rows
 
-NEW_PROCESS = "whole, in a new process"
 Key = tuple[int, int, bool]
 """Head dimension, number of keys, causal."""
 BY_SHAPE = {
@@ -74,18 +74,38 @@ SCALES = {
 
 CHECKS = {
     "en": (
-        "tokens",
+        "check of a Llama, tokens",
         "one forward",
-        "look: exact statistics, scales, findings, curves",
-        "the whole check",
-        "peak memory ÷ the forward's",
+        "without what-if and comparison ÷ forward",
+        "whole ÷ forward",
+        "peak memory of both ÷ the forward's",
     ),
-    "zh": ("词元数", "一次前向", "只看：精确统计、缩放、发现与曲线", "整个检查", "显存峰值 ÷ 前向的峰值"),
+    "zh": (
+        "检查一个 Llama，token 数",
+        "一次前向",
+        "不含假如与比较 ÷ 前向",
+        "整个检查 ÷ 前向",
+        "二者的显存峰值 ÷ 前向的",
+    ),
 }
-FIRST = {
-    "en": "first check in a new process: {seconds:.1f} s",
-    "zh": "新进程中的第一次检查：{seconds:.1f} 秒",
+TRAINING = {
+    "en": ("a training step of GPT-2 small, 16 × 1,024 tokens", "eight queued", "each waited for"),
+    "zh": ("GPT-2 small 的一个训练步，16 × 1,024 个 token", "八步排队", "逐步等待"),
 }
+WAYS = {
+    "statistics": ("statistics of every row", "每一行的统计"),
+    "64 rows": ("statistics of 64 rows of each head", "每头 64 行的统计"),
+}
+STEPS = {"eager": ("eager", "未编译"), "compiled": ("compiled", "编译")}
+CALLS = {
+    "en": ("`attention`, plain calls", "output and statistics", "with gradients", "`rows=64`"),
+    "zh": ("`attention`，普通调用", "输出与统计", "含梯度", "`rows=64`"),
+}
+WATCHED = {
+    "en": ("GPT-2 small, 16 × 1,024 tokens", "a step is read every", "rows of each head", "time", "memory"),
+    "zh": ("GPT-2 small，16 × 1,024 个 token", "读数间隔（步）", "每头的行数", "时间", "内存"),
+}
+ALL = {"en": "all", "zh": "全部"}
 
 
 def measured(task: str, provider: str, column: str = "against_cudnn", timing: str = "device") -> dict[Key, float]:
@@ -151,21 +171,56 @@ def tables(language: str) -> str:
     return "\n\n".join("\n".join(markdown(heads[language], body)) for heads, body in parts)
 
 
-def checks(language: str) -> str:
-    """The table of checks on a GPU in Markdown, and the first check in a process."""
+def used(language: str) -> str:
+    """What a user waits for, in Markdown: checks, training steps and plain calls."""
+    which = language == "zh"
     found = {(int(row["n"]), row["what"]): row for row in rows("check_gpu")}
-    lines = [
+    checks = [
         (
             f"{n:,}",
-            f"{float(found[n, 'forward']['ms']):.0f} ms",
+            f"{float(found[n, 'forward']['ms']):,.0f} ms",
             *(f"{float(found[n, what]['ratio_to_forward']):.2f}" for what in ("look", "whole")),
             " · ".join(f"{float(found[n, what]['ratio_of_peak']):.2f}" for what in ("look", "whole")),
         )
         for n, what in found
         if what == "forward"
     ]
-    first = next(float(row["ms"]) / 1e3 for (_, what), row in found.items() if what == NEW_PROCESS)
-    return "\n".join([*markdown(CHECKS[language], lines), "", FIRST[language].format(seconds=first)])
+    ratios = {(row["what"], row["way"]): f"{float(row['ratio']):.2f}" for row in rows("training_gpu")}
+    training = [
+        (
+            f"{step[which]}{'，' if which else ', '}{words[which]}",
+            *(ratios[f"GPT-2 small, 16 × 1,024, {name}, {how}", way] for how in TRAINING["en"][1:]),
+        )
+        for name, step in STEPS.items()
+        for way, words in WAYS.items()
+    ]
+    shapes = dict.fromkeys(row["what"].partition(", with")[0] for row in rows("training_gpu") if row["kind"] == "calls")
+    calls = [
+        (
+            shape,
+            ratios[shape, "statistics"],
+            ratios[f"{shape}, with backward", "statistics"],
+            ratios[shape, "64 rows"],
+        )
+        for shape in shapes
+    ]
+    parts = (CHECKS, checks), (TRAINING, training), (CALLS, calls)
+    return "\n\n".join("\n".join(markdown(heads[language], body)) for heads, body in parts)
+
+
+def watched(language: str) -> str:
+    """What a monitor costs a training run, in Markdown."""
+    lines = [
+        (
+            STEPS[row["way"]][language == "zh"],
+            row["every"],
+            ALL[language] if row["rows"] == "all" else row["rows"],
+            f"{float(row['ratio']):.3f} ×",
+            f"{float(row['memory_ratio']):.2f} ×",
+        )
+        for row in rows("watch_gpu")
+    ]
+    return "\n".join(markdown(WATCHED[language], lines))
 
 
 def _summary(task: str, ratios: Callable[[str], dict[Key, float]], digits: int) -> list[str]:

@@ -113,6 +113,9 @@ def test_the_tables_of_costs_are_the_measured_ones(language, monkeypatch):
     text = read("docs/cost.md" if language == "en" else "docs/cost.zh.md")
     assert f"<!-- measured -->\n{table.tables(language)}\n<!-- /measured -->" in text
     assert f"<!-- measured on a GPU -->\n{table_gpu.tables(language)}\n<!-- /measured on a GPU -->" in text
+    assert f"<!-- used -->\n{table_gpu.used(language)}\n<!-- /used -->" in text
+    watch = read("docs/watch.md" if language == "en" else "docs/watch.zh.md")
+    assert f"<!-- watched -->\n{table_gpu.watched(language)}\n<!-- /watched -->" in watch
 
 
 @pytest.mark.parametrize(("name", "language"), [("README.md", "en"), ("README.zh.md", "zh")])
