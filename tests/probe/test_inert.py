@@ -405,6 +405,23 @@ def test_models_that_are_not_probed_run_compiled():
     torch._dynamo.reset()
 
 
+def test_a_module_that_cannot_be_asked_for_its_parts_runs():
+    class Odd(nn.Module):
+        def __getattr__(self, name: str) -> Any:
+            raise RuntimeError(name)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return 2 * x
+
+    model, x, odd = widen(NanoAttention()), torch.randn(2, 5, 32), Odd()
+    odd.__dict__["_modules"] = None
+    with probe(model) as seen:
+        assert torch.equal(odd.forward(x), 2 * x)
+        assert torch.equal(Odd.__call__(odd, x), 2 * x)
+        model(x)
+    assert len(seen.captures) == 1
+
+
 @pytest.mark.parametrize("held", ["as a part", "in a list"])
 def test_a_compiled_model_inside_another_module_is_seen(held: str):
     class Around(nn.Module):

@@ -141,8 +141,7 @@ def attention(
     if impl != "auto" and (reason := _refusal(name, problem, resolved)) is not None:
         raise UnsupportedError(name, reason)
     if kind is not None and kept.holds(positions, chosen):
-        while len(_plans) >= MOST_PLANS:
-            _plans.pop(next(iter(_plans)), None)
+        kept.make_room(_plans, MOST_PLANS)
         _plans[kind] = Plan(name, visibility, problem.scale, chosen)
     return _with_sink(_result(name, problem, chosen, resolved.sink, measured=measured), resolved.sink)
 

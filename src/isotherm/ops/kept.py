@@ -1,6 +1,8 @@
 """Small tensors that depend on sizes alone: made once for each device and kept, since making them costs as much as a launch."""
 
 from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -25,6 +27,13 @@ def even_sample(count: int, total: int, device: torch.device) -> Tensor:
 def holds(*tensors: Tensor | None) -> bool:
     """Whether all of these are kept."""
     return all(x is None or any(x is one for one in _kept.values()) for x in tensors)
+
+
+def make_room(table: dict[Any, Any], most: int) -> None:
+    """Drop the oldest entries of a table that is full. Another thread may do so at the same time."""
+    while len(table) >= most:
+        with suppress(RuntimeError, StopIteration):
+            table.pop(next(iter(table)), None)
 
 
 def _positions(first: int, count: int, device: torch.device) -> Tensor:

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from isotherm.probe.capture import Capture, Part
 from isotherm.probe.keep import Keeper, storage_of
-from isotherm.probe.members import modules_of
+from isotherm.probe.members import modules_of, uncompiled
 
 PROJECTION = re.compile(r"Linear|Conv1D|Conv1d|Conv2d|Dense")
 NORM = re.compile(r"Norm")
@@ -214,7 +214,7 @@ class Frames:
 
     def belongs(self, module: nn.Module) -> bool:
         """Whether the module is a part of the model, perhaps compiled, or was called by one."""
-        return bool(self.stack) or id(module) in self.names or id(getattr(module, "_orig_mod", None)) in self.names
+        return bool(self.stack) or id(module) in self.names or id(uncompiled(module)) in self.names
 
     def push(self, module: nn.Module) -> None:
         """Add a frame for a module that begins its forward."""

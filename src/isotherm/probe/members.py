@@ -24,6 +24,11 @@ def modules_of(model: nn.Module) -> list[tuple[str, nn.Module]]:
     return [(name, module) for module, name in found.items()]
 
 
+def uncompiled(module: nn.Module) -> nn.Module:
+    """The module that `torch.compile` was given, if this is what it returned; else the module."""
+    return module._orig_mod if type(module).__name__ == "OptimizedModule" else module  # type: ignore[return-value]
+
+
 def parameters_of(model: nn.Module) -> list[nn.Parameter]:
     """What `model.parameters()` gives."""
     return _each(module._parameters for _, module in modules_of(model))

@@ -1,7 +1,7 @@
 """The state of one probe: what it has seen, which modules are running, and whether to look at a call."""
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
@@ -19,7 +19,7 @@ from isotherm.probe.keep import Keeper, storage_of
 from isotherm.probe.kinds import Ancestry, kind_of
 from isotherm.probe.later import Later, Unknown
 from isotherm.probe.masks import Masks, Terms
-from isotherm.probe.members import buffers_of, modules_of, parameters_of
+from isotherm.probe.members import buffers_of, modules_of, parameters_of, uncompiled
 from isotherm.probe.own_work import OwnWork
 from isotherm.probe.owner import sessions_here
 from isotherm.probe.reasons import (
@@ -185,8 +185,10 @@ class Session:
         """Let a module that is not followed run as it would without a probe, if it passes by. Of what it calls in turn, a
         compiled module may still be the model."""
         before = self._aside
-        if not before or hasattr(module, "_orig_mod"):
-            self._aside = self.passes_by(module)
+        if not before or uncompiled(module) is not module:
+            with suppress(Exception):  # of a module that cannot be asked for its parts: it may have some of the model's
+                self._aside = False
+                self._aside = self.passes_by(module)
         try:
             yield
         finally:

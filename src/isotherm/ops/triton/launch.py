@@ -17,6 +17,7 @@ import triton
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from isotherm.ops import kept
 from isotherm.ops.triton import cache_keys
 
 cache_keys.settle()  # before any kernel is launched
@@ -223,9 +224,8 @@ def remembered(
     given = [*inputs, *results]
     addresses = [0 if x is None else x.data_ptr() for x in given]
     kinds = [None if x is None else (x.dtype, x.shape, x.stride()) for x in inputs]
-    ids = [
-        *map(id, inputs)
-    ]  # one tensor may be given twice (a probe's k stands for v), but not two that lie in one place
+    # One tensor may be given twice (a probe's k stands for v), but not two that lie in one place.
+    ids = [id(x) for x in inputs]
     key = (key, device, *kinds, *map(ids.index, ids), *[address % 16 for address in addresses])
     tape = _tapes.get(key)
     if tape is not None:
@@ -239,8 +239,7 @@ def remembered(
         _here.tape = None
     tape.release()
     if tape.replayable:
-        while len(_tapes) >= MOST_TAPES:
-            _tapes.pop(next(iter(_tapes)), None)
+        kept.make_room(_tapes, MOST_TAPES)
         _tapes[key] = tape
 
 
