@@ -7,6 +7,13 @@ from isotherm import scale
 from isotherm.errors import ArgumentError
 from isotherm.ops import api, attention, kept
 
+
+@pytest.fixture(autouse=True)
+def nothing_kept(monkeypatch):
+    """Other tests have kept as many tensors as are kept at a time."""
+    monkeypatch.setattr(kept, "_kept", {})
+
+
 OPTIONS = {
     "plain": {},
     "causal": {"causal": True},
@@ -104,7 +111,6 @@ def test_what_numbers_may_change_is_checked_every_time(option, monkeypatch):
 
 def test_only_tensors_that_are_kept_anyway(monkeypatch):
     """A plan made while a CUDA graph is captured must not hold memory of the graph."""
-    monkeypatch.setattr(kept, "_kept", {})
     monkeypatch.setattr(kept, "LONGEST", 5)
     attention(*draw(0))
     assert not api._plans

@@ -53,7 +53,7 @@ class Taken:
     padded: Tensor | None
 
 
-class Measured(NamedTuple):
+class MeasuredCall(NamedTuple):
     """Statistics of all rows of a call, which are not summarised yet, and the padding that was known."""
 
     kept: Kept
@@ -68,7 +68,7 @@ class CheckSession(Session):
         super().__init__(model, frozenset(closely))
         self._how = how
         self._waiting: list[Kept] = []
-        self._measured: list[Measured] = []
+        self._measured: list[MeasuredCall] = []
         self._taken: list[Taken] = []
         self._room: int | None = None
 
@@ -109,7 +109,7 @@ class CheckSession(Session):
         doing, how = MEASURING.format(name=capture.name), self._how
         how.progress(doing, 0.1)
         stats = how.remarks.within_memory(doing, lambda rows: measure(capture, rows), how.rows, total)
-        self._measured.append(Measured(kept, stats, capture.padded))
+        self._measured.append(MeasuredCall(kept, stats, capture.padded))
         if sum(one.stats.rest.numel() for one in self._measured) >= SUMMARISED:
             self._summarise()
         place = next(place for place, one in enumerate(self._kept) if one is kept)

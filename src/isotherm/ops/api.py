@@ -34,7 +34,7 @@ Implementation = Literal["auto", "reference", "blockwise", "sdpa", "triton"]
 IMPLEMENTATIONS = get_args(Implementation)
 
 
-class Plan(NamedTuple):
+class CallPlan(NamedTuple):
     """What is decided of a call by sizes, types and options alone: the implementation, which keys are visible, the scale, and
     the rows to measure."""
 
@@ -49,7 +49,7 @@ MOST_PLANS = 512
 TYPES = frozenset({type(None), bool, int, float, str})
 """Types of options that say what they mean by themselves."""
 
-_plans: dict[Hashable, Plan] = {}
+_plans: dict[Hashable, CallPlan] = {}
 
 
 class AttentionResult(NamedTuple):
@@ -142,7 +142,7 @@ def attention(
         raise UnsupportedError(name, reason)
     if kind is not None and kept.holds(positions, chosen):
         kept.make_room(_plans, MOST_PLANS)
-        _plans[kind] = Plan(name, visibility, problem.scale, chosen)
+        _plans[kind] = CallPlan(name, visibility, problem.scale, chosen)
     return _with_sink(_result(name, problem, chosen, resolved.sink, measured=measured), resolved.sink)
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-MOST, LONGEST = 64, 1 << 16
+MOST, LONGEST = 256, 1 << 14
 """Tensors kept, and the most numbers in one of them. Others are made for every call."""
 GOLDEN = 0.6180339887498949
 

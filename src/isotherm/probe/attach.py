@@ -98,7 +98,7 @@ def _module(session: Session, call: Callable[..., Any], module: nn.Module, *args
     warn about a global one."""
     outermost = not session.frames.stack
     if not session.enter(module):
-        with session.standing_aside(module) if outermost else nullcontext():
+        with session.aside.during(module, session.passes_by) if outermost else nullcontext():
             return call(module, *args, **kwargs)
     closer = session.close_look is None and (session.is_close_to_top() or isinstance(module, torch.jit.ScriptModule))
     if not outermost and not closer:

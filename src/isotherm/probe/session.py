@@ -1,7 +1,7 @@
 """The state of one probe: what it has seen, which modules are running, and whether to look at a call."""
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
@@ -11,6 +11,7 @@ from torch.overrides import TorchFunctionMode
 
 from isotherm.language import Text
 from isotherm.ops import Problem, Visibility
+from isotherm.probe.aside import Aside
 from isotherm.probe.capture import Capture, Kept
 from isotherm.probe.factors import UNTRACED
 from isotherm.probe.finite import is_finite, largest_of
@@ -19,7 +20,7 @@ from isotherm.probe.keep import Keeper, storage_of
 from isotherm.probe.kinds import Ancestry, kind_of
 from isotherm.probe.later import Later, Unknown
 from isotherm.probe.masks import Masks, Terms
-from isotherm.probe.members import buffers_of, modules_of, parameters_of, uncompiled
+from isotherm.probe.members import buffers_of, modules_of, parameters_of
 from isotherm.probe.own_work import OwnWork
 from isotherm.probe.owner import sessions_here
 from isotherm.probe.reasons import (
@@ -120,7 +121,7 @@ class Session:
         self.later = Later(self.masks)
         self.opened_in: tuple[Frame, ...] = ()
         self.may_compile = False
-        self._aside = False
+        self.aside = Aside(self.frames)
         self.working: OwnWork | None = None
         self.mode: TorchFunctionMode | None = None
         self._busy = 0
@@ -174,25 +175,6 @@ class Session:
     def passes_by(self, module: nn.Module) -> bool:
         """Whether a call of a module that is not followed cannot run the model: the module has no part in common with it."""
         return not any(id(part) in self.frames.names for _, part in modules_of(module))
-
-    @property
-    def aside(self) -> bool:
-        """Whether what runs is no business of the probe's."""
-        return self._aside and not self.frames.stack
-
-    @contextmanager
-    def standing_aside(self, module: nn.Module) -> Iterator[None]:
-        """Let a module that is not followed run as it would without a probe, if it passes by. Of what it calls in turn, a
-        compiled module may still be the model."""
-        before = self._aside
-        if not before or uncompiled(module) is not module:
-            with suppress(Exception):  # of a module that cannot be asked for its parts: it may have some of the model's
-                self._aside = False
-                self._aside = self.passes_by(module)
-        try:
-            yield
-        finally:
-            self._aside = before
 
     def own_work(self, module: nn.Module | None = None) -> OwnWork:
         """Do work of the probe itself, without gradients and modes. No probe looks at it; an error is listed as unseen."""
