@@ -277,7 +277,13 @@ def test_only_with_a_version_of_triton_that_is_known(monkeypatch):
 def test_a_launch_is_laid_out_as_triton_lays_it_out(monkeypatch):
     """What the tape hands to Triton's launcher is what `CudaLauncher` would hand it, with addresses for tensors."""
     driver = pytest.importorskip("triton.backends.nvidia.driver")
-    active = SimpleNamespace(utils=SimpleNamespace(fill_tma_descriptor=lambda *given: ("encoded", *given)))
+    encoded = []
+
+    def encode(address, *others):
+        encoded.append(address)
+        return ("encoded", address, *others)
+
+    active = SimpleNamespace(utils=SimpleNamespace(fill_tma_descriptor=encode))
     monkeypatch.setattr(launch.triton.runtime.driver, "_active", active)
     kind = next(iter(driver.TMA_DTYPE_DEVICE_TO_HOST))
     described = {"swizzle": 3, "elem_size": 2, "elem_type": kind, "block_size": [1, 1, 4, 8], "fp4_padded": False}
@@ -304,6 +310,16 @@ def test_a_launch_is_laid_out_as_triton_lays_it_out(monkeypatch):
     run(5, 6, 1, 1234, 99, ("packed",), None, None, None, *args, True)
     ours, theirs = passed
     assert list(ours) == [each.data_ptr() if isinstance(each, torch.Tensor) else each for each in theirs]
+    # A descriptor is encoded once for an address, and for no more addresses than are kept.
+    monkeypatch.setattr(launch, "MOST_ADDRESSES", 2)
+    encoded.clear()
+    others = [x.clone() for _ in range(4)]
+    place = next(at for at, each in enumerate(ours) if isinstance(each, tuple) and each[0] == "encoded")
+    for z in (x, others[0], x, *others[1:], x):
+        step.play([z, y], [z.data_ptr(), y.data_ptr()], 1234)
+        assert passed[-1] == (*ours[:place], ("encoded", z.data_ptr(), *ours[place][2:]), *ours[place + 1 :])
+    assert encoded.count(others[0].data_ptr()) == 1
+    assert len(encoded) < 2 * 7
 
 
 def test_nothing_is_played_while_a_profiler_of_tritons_watches(monkeypatch):
