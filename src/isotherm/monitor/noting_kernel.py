@@ -14,11 +14,12 @@ NOTHING = tl.constexpr(-1e30)
 
 
 @triton.jit
-def fold(s, visible, peak, count, total, squared, crossed, first, moment, second, MASKED: tl.constexpr):
+def fold(s, visible, peak, total, squared, crossed, first, moment, second, MASKED: tl.constexpr):
     """Count a block of logits in. `s` [rows, keys] is in bits, as are all sums: Σe, Σe², Σe·(s − peak), and the moments of the
-    logits counted from the first block's largest. NaN and Inf spread into the moments, where they are found in the end."""
+    logits counted from the largest of the first block with some. NaN and Inf spread into the moments, where they are found in
+    the end."""
     highest = tl.maximum(peak, tl.max(tl.where(visible, s, NOTHING) if MASKED else s, 1))
-    first = tl.where(count == 0, highest, first)
+    first = tl.where(peak == NOTHING, highest, first)
     away = s - first[:, None]
     below = s - highest[:, None]
     e = tl.exp2(below)
@@ -26,16 +27,13 @@ def fold(s, visible, peak, count, total, squared, crossed, first, moment, second
         away = tl.where(visible, away, 0.0)
         e = tl.where(visible, e, 0.0)
         below = tl.where(visible, below, 0.0)
-        count += tl.sum(visible.to(tl.float32), 1)
-    else:
-        count += s.shape[1]
     moment += tl.sum(away, 1)
     second += tl.sum(away * away, 1)
     shrink = tl.exp2(peak - highest)
     crossed = shrink * (crossed + total * (peak - highest)) + tl.sum(e * below, 1)
     total = shrink * total + tl.sum(e, 1)
     squared = shrink * shrink * squared + tl.sum(e * e, 1)
-    return highest, count, total, squared, crossed, first, moment, second
+    return highest, total, squared, crossed, first, moment, second
 
 
 @triton.jit
@@ -90,14 +88,16 @@ def note_rows(
         last = tl.minimum(tl.max(tl.where(exists, at, 0)) + 1, keys) if CAUSAL else keys
         bits = tl.cast(scale, tl.float32) * LOG2E  # the compiler passes a number as float64
         peak = tl.full([BM], NOTHING, tl.float32)
-        count = tl.zeros([BM], tl.float32)
-        total, squared, crossed, first, moment, second = count, count, count, count, count, count
+        total = tl.zeros([BM], tl.float32)
+        squared, crossed, first, moment, second = total, total, total, total, total
+        # Only a mask's keys are counted: such a sum has another layout than the logits, and drags them through shared memory.
+        count = total if MASK else tl.minimum(at + 1, keys).to(tl.float32) if CAUSAL else total + keys
         for start in range(0, clear, BN):
             key = (start + tl.arange(0, BN)).to(tl.int64)
             tile = tl.load(k_at + key[None, :] * k_s, mask=(dims < D)[:, None], other=0.0)
             s = tl.dot(query, tile, input_precision=PRECISION) * bits  # [BM, BN]
-            peak, count, total, squared, crossed, first, moment, second = fold(
-                s, True, peak, count, total, squared, crossed, first, moment, second, MASKED=False
+            peak, total, squared, crossed, first, moment, second = fold(
+                s, True, peak, total, squared, crossed, first, moment, second, MASKED=False
             )
         for start in range(clear, last, BN):
             key = start + tl.arange(0, BN)
@@ -109,8 +109,9 @@ def note_rows(
                 visible = visible & (key[None, :] <= at[:, None])
             if MASK:
                 visible = visible & (tl.load(m_at + key.to(tl.int64)[None, :] * m_s, mask=visible, other=0) != 0)
-            peak, count, total, squared, crossed, first, moment, second = fold(
-                s, visible, peak, count, total, squared, crossed, first, moment, second, MASKED=True
+                count += tl.sum(visible.to(tl.float32), 1)
+            peak, total, squared, crossed, first, moment, second = fold(
+                s, visible, peak, total, squared, crossed, first, moment, second, MASKED=True
             )
         count = tl.where(exists, count, 0.0)
         add_rows(pool + offset + h, heads, peak, count, total, squared, crossed, moment, second, GATE)
