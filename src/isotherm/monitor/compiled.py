@@ -320,23 +320,27 @@ def _leave(notes: NoteBook) -> None:
 def _keep_apart(dynamo: Any, graph: Any, inputs: Sequence[Any], notes: NoteBook) -> None:
     """Have a graph serve either our model or others of its class: parameters are inputs of a graph, so each would run what was
     compiled for the other, with notes or without."""
+    from torch._dynamo.guards import GuardBuilder
+
     ours = any(map(notes.owns, inputs))
+    guard = GuardBuilder.ID_MATCH if ours else partial(_belongs_to_others, weakref.ref(notes))
     for node, given in zip(graph.graph.find_nodes(op="placeholder"), inputs, strict=False):
         if isinstance(given, nn.Parameter) and notes.owns(given) == ours and "grapharg" in node.meta:
-            dynamo.guards.add(node.meta["grapharg"].source.make_guard(partial(_guard, weakref.ref(notes), ours)))
+            dynamo.guards.add(node.meta["grapharg"].source.make_guard(guard))
             return
 
 
-def _guard(notes: "weakref.ref[NoteBook]", ours: bool, builder: Any, guard: Any) -> None:
-    """Let only parameters of the model pass, or only others."""
+def _belongs_to_others(notes: "weakref.ref[NoteBook]", builder: Any, guard: Any) -> None:
+    """A guard that parameters of the model do not pass."""
 
     def passes(value: Any) -> bool:
         known = notes()
-        return (known is not None and known.owns(value)) == ours
+        return known is None or not known.owns(value)
 
-    about = ["the watched model's parameter" if ours else "no parameter of the watched model"]
     with suppress(Exception):  # another version of PyTorch: at worst the model is looked at uncompiled
-        builder.get_guard_manager(guard).add_lambda_guard(passes, about, guard.user_stack)
+        builder.get_guard_manager(guard).add_lambda_guard(
+            passes, ["no parameter of the watched model"], guard.user_stack
+        )
 
 
 def _compile(dynamo: Any, graph: Any, inputs: list[Any]) -> Any:
