@@ -343,15 +343,17 @@ def _belongs_to_others(notes: "weakref.ref[NoteBook]", builder: Any, guard: Any)
         )
 
 
-def _compile(dynamo: Any, graph: Any, inputs: list[Any]) -> Any:
+def _compile(dynamo: Any, graph: Any, *given: Any) -> Any:
+    """Put notes into a graph, and compile it. PyTorch passes the graph's inputs from 2.8 on."""
     backend = getattr(dynamo.compiler_fn, "_compiler_name", "inductor")
     for notes in list(_listeners):
         wanted = False
         try:
+            inputs = given[0] if given else dynamo.example_inputs()
             wanted = notes.wants(inputs)
             noted = wanted and notes.annotate(graph, dynamo.param_name_to_source, inputs, backend)
             if noted or not any(map(notes.owns, inputs)):
                 _keep_apart(dynamo, graph, inputs, notes)
         except Exception:  # compiling goes on, and steps are looked at uncompiled
             notes.others |= wanted
-    return _original[0](dynamo, graph, inputs)
+    return _original[0](dynamo, graph, *given)
