@@ -71,10 +71,18 @@ def _build(
         return model if dtype is None else model.to(dtype), None
     # A tensor of another shape is left out, as a missing one is; both are findings.
     settings: dict[str, Any] = {"ignore_mismatched_sizes": True, "output_loading_info": True}
-    settings |= {"dtype": "auto" if dtype is None else dtype, **spread(loading)}
+    settings |= {_dtype_word(): "auto" if dtype is None else dtype, **spread(loading)}
     made = kind.from_pretrained(folder, config=config, **settings, **common)
     model, info = made if isinstance(made, tuple) else (made, {})  # a class of one's own may return the model alone
     return model, Weights.of(info)
+
+
+def _dtype_word() -> str:
+    """What `from_pretrained` calls the precision: another word before transformers 4.56."""
+    import transformers
+
+    major, minor = map(int, transformers.__version__.split(".")[:2])
+    return "dtype" if (major, minor) >= (4, 56) else "torch_dtype"
 
 
 def precision(loading: Loading) -> torch.dtype | None:
