@@ -4,6 +4,7 @@ from math import log
 
 import pytest
 import torch
+import torch.nn.functional as F
 
 import isotherm
 from isotherm.errors import ArgumentError, InputError
@@ -163,6 +164,43 @@ def test_one_head_alone():
         ruled = captured(model, batch(model))[0].problem.q
     ratio = (ruled / captured(model, batch(model))[0].problem.q)[0, :, -1, 0]
     assert torch.allclose(ratio, torch.tensor([1.0, log(11) / log(2), 1, 1]))
+
+
+class LastQuery(torch.nn.Module):
+    """The last position attends to all: four heads on two key heads, the first key hidden from two of them. Where it is packed,
+    the heads of a key head are rows of the kernel's call, as when transformers 5.23 decodes."""
+
+    packed = False
+
+    def __init__(self):
+        super().__init__()
+        self.q_proj, self.k_proj, self.v_proj = (torch.nn.Linear(16, width) for width in (32, 16, 16))
+
+    def forward(self, x):
+        q = self.q_proj(x[:, -1:]).unflatten(-1, (4, 8)).transpose(1, 2)
+        k, v = (p(x).unflatten(-1, (2, 8)).transpose(1, 2) for p in (self.k_proj, self.v_proj))
+        mask = torch.ones(1, 4, 1, x.shape[1], dtype=torch.bool)
+        mask[:, 2:, :, 0] = False
+        if self.packed:
+            q, mask = q.reshape(-1, 2, 2, 8), mask.reshape(1, 2, 2, -1)
+        else:
+            k, v = k.repeat_interleave(2, 1), v.repeat_interleave(2, 1)
+        output = F.scaled_dot_product_attention(q, k, v, mask)
+        return output.reshape(x.shape[0], 4, 1, 8).transpose(1, 2).flatten(2)
+
+
+@torch.no_grad()
+def test_heads_that_a_call_takes_as_rows():
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(LastQuery()).eval()
+    x = torch.randn(2, 9, 16)
+    before = model(x)
+    with isotherm.apply(model, "log-n:3", heads=[1, 2], batch=x):
+        wanted = model(x)
+        model[0].packed = True
+        assert torch.allclose(model(x), wanted, atol=1e-6)
+    assert torch.allclose(model(x), before, atol=1e-6)
+    assert not torch.allclose(wanted, before, atol=1e-3)
 
 
 @torch.no_grad()

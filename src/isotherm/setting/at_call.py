@@ -35,7 +35,8 @@ NO_PRODUCT = Text(
 
 @dataclass(eq=False)
 class AtCall:
-    """A rule with a number for each query, or a factor, one number or [heads], at the calls of one attention module.
+    """A rule with a number for each query, or a factor, one number or [heads], at the calls of one attention module with so
+    many heads.
 
     Where the module is not told the positions of its queries, `causal` says where they stand: at the last key that each sees,
     or at its index. `scale` and `softcap` are those of logits that are written out by hand. `heads` are the heads that a rule
@@ -44,6 +45,7 @@ class AtCall:
 
     by: Rule | float | Tensor
     layer: str
+    count: int
     causal: bool
     scale: float
     softcap: float | None = None
@@ -119,7 +121,13 @@ class Multiplying(TorchFunctionMode):
         return {**given, "query": self._multiplied(q, seen)}
 
     def _multiplied(self, q: Tensor, seen: Tensor) -> Tensor:
-        """q [B, H, T, D], or [H, T, D], times the factor."""
+        """q [B, H, T, D], or [H, T, D], times the factor. The heads of a single query may be rows: [B, key heads, heads of each
+        key head, D]."""
+        heads = self._rules[0].count
+        if q.dim() == 4 and q.shape[1] < heads == q.shape[1] * q.shape[2]:
+            by_head = seen.dim() == 4 and seen.shape[1:3] == q.shape[1:3]
+            seen = seen.reshape(-1, heads, 1, seen.shape[-1]) if by_head else seen[..., :1, :]
+            return self._multiplied(q.reshape(-1, heads, 1, q.shape[-1]), seen).reshape(q.shape)
         working = torch.promote_types(q.dtype, torch.float32)
         factor = self._factor(q if q.dim() == 4 else q.unsqueeze(0), seen).to(working)
         return (q.to(working) * (factor if q.dim() == 4 else factor.squeeze(0))).to(q.dtype)

@@ -179,7 +179,7 @@ def at_call(
     problem = capture.problem
     counts = problem.visibility.counts().expand(-1, -1, problem.q.shape[2])
     causal = bool((counts[..., 0] < counts[..., -1]).any()) and capture.kind == "self"
-    return Held(module, AtCall(by, capture.name, causal, problem.scale, problem.softcap, heads))
+    return Held(module, AtCall(by, capture.name, problem.q.shape[1], causal, problem.scale, problem.softcap, heads))
 
 
 def unreachable(capture: Capture) -> ArgumentError:
