@@ -1,5 +1,6 @@
 """Which implementation is asked, here and on a GPU. What the kernels of a GPU compute is tested in tests/ops/triton."""
 
+from importlib.metadata import PackageNotFoundError
 from types import SimpleNamespace
 
 import pytest
@@ -7,7 +8,7 @@ import torch
 
 from isotherm import attention
 from isotherm.errors import UnsupportedError
-from isotherm.ops import api, blockwise, reference
+from isotherm.ops import api, blockwise, reference, triton
 from isotherm.scale import Sinks
 
 OPTIONS = {"plain": {}, "causal": {"causal": True}, "window": {"window": 3}, "sink": {"scale": Sinks(0.5)}}
@@ -66,3 +67,27 @@ def test_the_kernels_of_a_gpu_are_refused_on_a_cpu_with_the_reason(q, monkeypatc
     monkeypatch.delenv("TRITON_INTERPRET", raising=False)
     with pytest.raises(UnsupportedError, match="triton"):
         attention(q, q, q, impl="triton")
+
+
+@pytest.mark.parametrize(
+    ("found", "takes"), [("3.5.1", False), ("3.6.0", True), ("3.10.0+git1", True), ("4.0.0", True)]
+)
+def test_a_triton_that_cannot_compile_the_kernels_is_named(found, takes, monkeypatch):
+    monkeypatch.setattr(triton, "find_spec", lambda _: object())
+    monkeypatch.setattr(triton, "version", lambda _: found)
+    lacking = triton._lacking()
+    assert (lacking is None) == takes
+    if lacking is not None:
+        assert f"Triton {found}" in lacking.en
+        assert f"Triton {found}" in lacking.zh
+
+
+def test_a_triton_under_another_name_counts(monkeypatch):
+    def version(name):
+        if name != "pytorch-triton":
+            raise PackageNotFoundError
+        return "3.2.0"
+
+    monkeypatch.setattr(triton, "find_spec", lambda _: object())
+    monkeypatch.setattr(triton, "version", version)
+    assert "3.2.0" in triton._lacking().en

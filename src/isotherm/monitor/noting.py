@@ -9,7 +9,6 @@ launches as it does its own; elsewhere `statistics` measures.
 import weakref
 from collections import deque
 from functools import cache
-from importlib.util import find_spec
 from typing import Any, Protocol
 
 import torch
@@ -19,6 +18,7 @@ from isotherm.checkup.rows import statistics
 from isotherm.checkup.thresholds import SATURATED
 from isotherm.monitor.totals import SUMS, LayerTotals, squared_length
 from isotherm.ops import Problem, Visibility
+from isotherm.ops import triton as kernels
 
 _errors: deque[str] = deque(maxlen=1)
 """What went wrong in the operators. The code that they are in must never hear of it."""
@@ -34,7 +34,7 @@ def can_note(q: Tensor, mask: torch.dtype | None, backend: str = "inductor") -> 
     if backend != "inductor":
         return False
     plain = q.dtype in (torch.float16, torch.bfloat16, torch.float32) and mask in (None, torch.bool)
-    return q.device.type == "cuda" and plain and q.shape[-1] <= 256 and find_spec("triton") is not None
+    return q.device.type == "cuda" and plain and q.shape[-1] <= kernels.WIDEST and kernels.LACKING is None
 
 
 def note(

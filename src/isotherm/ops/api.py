@@ -149,7 +149,7 @@ def attention(
 def _kind(q: Tensor, k: Tensor, v: Tensor, options: tuple[object, ...]) -> Hashable:
     """What a plan depends on. None for a call that is checked and planned each time: one that something watches, and one with
     options of other types (a rule, indices of rows), which may be wrong or equal to others that mean something else."""
-    usual = all(type(option) in TYPES for option in options) and unwatched(q, k, v) and derivatives.transform() is None
+    usual = unwatched(q, k, v) and all(type(one) in TYPES for one in options) and derivatives.transform() is None
     if not usual or not q.layout is k.layout is v.layout is torch.strided or q.is_nested or k.is_nested or v.is_nested:
         return None
     backward = torch.is_grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad)

@@ -327,3 +327,12 @@ def test_nothing_is_played_while_a_profiler_of_tritons_watches(monkeypatch):
     assert launch._worthwhile(torch.device("cuda", 0))
     monkeypatch.setattr(launch.triton.knobs.runtime.launch_enter_hook, "calls", [print])
     assert not launch._worthwhile(torch.device("cuda", 0))
+
+
+@pytest.mark.parametrize(("version", "persistent"), [("3.6.0", True), ("3.9.0", False)])
+def test_the_kernel_for_hopper_is_for_versions_of_triton_that_compile_it(version, persistent, monkeypatch):
+    monkeypatch.setattr(launch.triton, "__version__", version)
+    monkeypatch.setattr(fast, "_generation", lambda _: 9)
+    monkeypatch.setattr(fast, "_processors", lambda _: 1)
+    call = SimpleNamespace(shape=(1, 2, 256), q=SimpleNamespace(is_cuda=True, device=None))
+    assert fast.uses_persistent_kernel(call) == persistent

@@ -5,7 +5,9 @@ imported when a kernel is first used.
 """
 
 import os
+import re
 from collections.abc import Sequence
+from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from typing import Any
 
@@ -19,14 +21,35 @@ from isotherm.stats import RowStats
 
 DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 WIDEST = 256
-INSTALLED = find_spec("triton") is not None
-"""Determined at import, since Dynamo of PyTorch 2.11 does not trace `find_spec`."""
+OLDEST = 3, 6
+"""The oldest Triton that compiles all kernels. 3.5 fails at the backward ones. PyTorch brings 3.6 or newer from 2.10 on."""
+NAMES = "triton", "pytorch-triton", "triton-windows"
+"""What distributions of Triton are called."""
+
+
+def _lacking() -> Text | None:
+    """Return what is wrong with this machine's Triton, or None."""
+    if find_spec("triton") is None:
+        return Text("a machine without triton (pip install triton)", "未安装 triton 的机器（pip install triton）")
+    for name in NAMES:
+        try:
+            found = version(name)
+        except PackageNotFoundError:
+            continue
+        if tuple(map(int, re.findall(r"\d+", found)[:2])) < OLDEST:
+            needed = ".".join(map(str, OLDEST))
+            return Text(f"Triton {found} ({needed} or newer is needed)", f"Triton {found}（需要 {needed} 或更新版本）")
+    return None
+
+
+LACKING = _lacking()
+"""Determined at import, since Dynamo of PyTorch 2.11 does not trace such questions."""
 
 
 def unsupported(problem: Problem) -> Text | None:
     """Return what the kernels do not support about this problem, or None."""
-    if not INSTALLED:
-        return Text("a machine without triton (pip install triton)", "未安装 triton 的机器（pip install triton）")
+    if LACKING is not None:
+        return LACKING
     if problem.q.device.type != "cuda" and os.environ.get("TRITON_INTERPRET") != "1":
         return Text(f"tensors on {problem.q.device.type}", f"{problem.q.device.type} 上的张量")
     if problem.v.dtype not in DTYPES:

@@ -20,7 +20,7 @@ from isotherm.ops.triton import (
 )
 from isotherm.ops.triton.attention_call import AttentionCall, ceil_div, power_of_2
 from isotherm.ops.triton.fields import Fields
-from isotherm.ops.triton.launch import launch, remembered
+from isotherm.ops.triton.launch import is_familiar, launch, remembered
 
 LARGEST_WEIGHT = {torch.bfloat16: 2.0**50, torch.float16: 2.0**12}
 """The largest weight relative to the reference for which sums of squares stay in range (in float16 also weights)."""
@@ -255,9 +255,10 @@ def recompute_marked(
 
 
 def uses_persistent_kernel(call: AttentionCall) -> bool:
-    """Return whether `fast_hopper_kernel` pays: on Hopper, with a block of rows for every multiprocessor."""
+    """Return whether `fast_hopper_kernel` pays: on Hopper, with a block of rows for every multiprocessor. Its Gluon is for
+    familiar versions of Triton only; `fast_pass` does the same with others."""
     b, h, t = call.shape
-    if not call.q.is_cuda or _generation(call.q.device) != 9:
+    if not call.q.is_cuda or _generation(call.q.device) != 9 or not is_familiar():
         return False
     return ceil_div(t, 128) * b * h >= _processors(call.q.device)
 

@@ -23,7 +23,8 @@ from isotherm.ops.triton import cache_keys
 cache_keys.settle()  # before any kernel is launched
 
 FAMILIAR = ("3.6",)
-"""Versions of Triton whose compiled kernels take arguments in the way that `TapeLaunch` passes them."""
+"""Versions of Triton whose compiled kernels take arguments in the way that `TapeLaunch` passes them, and whose Gluon compiles
+the kernel for Hopper: Triton changes both."""
 MOST_TAPES = 512
 """Tapes kept at a time."""
 MOST_ADDRESSES = 64
@@ -243,9 +244,14 @@ def remembered(
         _tapes[key] = tape
 
 
+def is_familiar() -> bool:
+    """Return whether this is one of the `FAMILIAR` versions of Triton."""
+    return triton.__version__.startswith(FAMILIAR)
+
+
 def _worthwhile(device: torch.device) -> bool:
     """Return whether calls are recorded and played: not under a profiler of Triton's, which has to see each launch."""
-    if device.type != "cuda" or not triton.__version__.startswith(FAMILIAR):
+    if device.type != "cuda" or not is_familiar():
         return False
     hooks = triton.knobs.runtime
     return not (hooks.launch_enter_hook.calls or hooks.launch_exit_hook.calls)
