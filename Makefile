@@ -4,13 +4,15 @@ BIN := .venv/bin
 READY := .venv/.ready
 WILD := .venv-wild/bin
 TRACKERS := .venv-trackers/bin
+OLDEST := .venv-oldest/bin
+NEWEST := .venv-newest/bin
 COUNT ?= 100000
 SECONDS ?= 600
 SEED ?= 0
 CUDA := $(BIN)/python -c 'import torch; raise SystemExit(not torch.cuda.is_available())'
 COMMIT = $$(git rev-parse HEAD 2>/dev/null)
 
-.PHONY: demo demo-train lab test test-full test-wild test-trackers fuzz mutate lint bench bench-gpu test-gpu sanitize-gpu \
+.PHONY: demo demo-train lab test test-full test-wild test-trackers test-oldest test-newest fuzz mutate lint bench bench-gpu test-gpu sanitize-gpu \
 	dist clean
 
 demo: $(READY)  ## check the default model and write its page
@@ -41,6 +43,12 @@ test-wild: .venv-wild/.ready  ## stock models of other libraries, and trained we
 
 test-trackers: .venv-trackers/.ready  ## W&B, MLflow, SwanLab and TensorBoard, writing to this disk; Parquet
 	@OMP_NUM_THREADS=1 $(TRACKERS)/python -m pytest tests/monitor/test_sinks.py tests/cli/test_watch.py
+
+test-oldest: .venv-oldest/.ready  ## the verbs with the oldest versions that pyproject.toml allows
+	@OMP_NUM_THREADS=1 $(OLDEST)/python -m pytest tests/versions
+
+test-newest: .venv-newest/.ready  ## the verbs with the newest versions on PyPI
+	@OMP_NUM_THREADS=1 $(NEWEST)/python -m pytest tests/versions
 
 fuzz: $(READY)  ## random inputs for every reader; make fuzz COUNT=1000 SECONDS=60 SEED=7
 	@OMP_NUM_THREADS=1 $(BIN)/python -m tests.fuzz --count $(COUNT) --seconds $(SECONDS) --seed $(SEED)
@@ -82,7 +90,7 @@ dist: $(READY)  ## source distribution and wheel in dist/ (docs/releasing.md)
 	@$(BIN)/python -m build --no-isolation
 
 clean:
-	rm -rf .venv .venv-wild .venv-trackers .corpus .mypy_cache .ruff_cache .pytest_cache .hypothesis out dist
+	rm -rf .venv .venv-wild .venv-trackers .venv-oldest .venv-newest .corpus .mypy_cache .ruff_cache .pytest_cache .hypothesis out dist
 
 # The stamp is written last, so an interrupted set-up starts again.
 $(READY): pyproject.toml constraints.txt
@@ -111,4 +119,20 @@ $(READY): pyproject.toml constraints.txt
 	@grep -v '^protobuf==' constraints.txt > .venv-trackers/constraints.txt
 	@$(TRACKERS)/python -m pip install --quiet --disable-pip-version-check --constraint .venv-trackers/constraints.txt \
 		--editable . pytest hypothesis --requirement tests/monitor/requirements.txt
+	@touch $@
+
+# PyTorch's packages on PyPI bring gigabytes of CUDA on Linux; PIP_EXTRA_INDEX_URL may name an index of builds for CPUs.
+.venv-oldest/.ready: pyproject.toml tests/versions/oldest.txt
+	@echo "== setting up .venv-oldest (once; a few minutes)"
+	@test -x $(OLDEST)/python || $(PYTHON) -m venv .venv-oldest
+	@$(OLDEST)/python -m pip install --quiet --disable-pip-version-check --upgrade pip
+	@$(OLDEST)/python -m pip install --quiet --disable-pip-version-check --constraint tests/versions/oldest.txt \
+		--editable '.[demo]' pytest hypothesis accelerate
+	@touch $@
+
+.venv-newest/.ready: pyproject.toml
+	@echo "== setting up .venv-newest (once; a few minutes)"
+	@test -x $(NEWEST)/python || $(PYTHON) -m venv .venv-newest
+	@$(NEWEST)/python -m pip install --quiet --disable-pip-version-check --upgrade pip
+	@$(NEWEST)/python -m pip install --quiet --disable-pip-version-check --upgrade --editable '.[demo]' pytest hypothesis accelerate
 	@touch $@
