@@ -82,6 +82,14 @@ def test_a_triton_that_cannot_compile_the_kernels_is_named(found, takes, monkeyp
         assert f"Triton {found}" in lacking.zh
 
 
+@pytest.mark.parametrize(("generation", "takes"), [(7, False), (8, True), (12, True)])
+def test_a_gpu_that_is_too_small_for_the_kernels_is_named(generation, takes, monkeypatch):
+    monkeypatch.setattr(triton, "LACKING", None)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: SimpleNamespace(major=generation))
+    lacking = triton.lacking(torch.device("cuda", 0))
+    assert lacking is None if takes else "Ampere" in lacking.en
+
+
 def test_a_triton_under_another_name_counts(monkeypatch):
     def version(name):
         if name != "pytorch-triton":

@@ -34,7 +34,7 @@ def can_note(q: Tensor, mask: torch.dtype | None, backend: str = "inductor") -> 
     if backend != "inductor":
         return False
     plain = q.dtype in (torch.float16, torch.bfloat16, torch.float32) and mask in (None, torch.bool)
-    return q.device.type == "cuda" and plain and q.shape[-1] <= kernels.WIDEST and kernels.LACKING is None
+    return q.device.type == "cuda" and plain and q.shape[-1] <= kernels.WIDEST and kernels.lacking(q.device) is None
 
 
 def note(

@@ -25,10 +25,14 @@ OLDEST = 3, 6
 """The oldest Triton that compiles all kernels. 3.5 fails at the backward ones. PyTorch brings 3.6 or newer from 2.10 on."""
 NAMES = "triton", "pytorch-triton", "triton-windows"
 """What distributions of Triton are called."""
+AMPERE = 8
+"""The first generation of GPUs whose shared memory holds the tiles of every kernel."""
 
 
 def _lacking() -> Text | None:
-    """Return what is wrong with this machine's Triton, or None."""
+    """Return what this machine lacks for any kernel, or None."""
+    if torch.version.hip is not None:
+        return Text("GPUs other than NVIDIA's", "NVIDIA 以外的 GPU")
     if find_spec("triton") is None:
         return Text("a machine without triton (pip install triton)", "未安装 triton 的机器（pip install triton）")
     for name in NAMES:
@@ -46,10 +50,18 @@ LACKING = _lacking()
 """Determined at import, since Dynamo of PyTorch 2.11 does not trace such questions."""
 
 
+def lacking(device: torch.device) -> Text | None:
+    """Return what a device lacks for any kernel, or None."""
+    if LACKING is None and device.type == "cuda" and torch.cuda.get_device_properties(device).major < AMPERE:
+        return Text("GPUs before Ampere", "早于 Ampere 的 GPU")
+    return LACKING
+
+
 def unsupported(problem: Problem) -> Text | None:
     """Return what the kernels do not support about this problem, or None."""
-    if LACKING is not None:
-        return LACKING
+    missing = lacking(problem.q.device)
+    if missing is not None:
+        return missing
     if problem.q.device.type != "cuda" and os.environ.get("TRITON_INTERPRET") != "1":
         return Text(f"tensors on {problem.q.device.type}", f"{problem.q.device.type} 上的张量")
     if problem.v.dtype not in DTYPES:
