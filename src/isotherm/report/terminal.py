@@ -43,7 +43,7 @@ _PARAMETERS = Text("{n} parameters", "{n} 参数")
 _AT_INITIALISATION = Text("at initialisation", "初始化状态")
 _FACTOR = Text(
     "{place}: logit spread {spread}, target {target} (factor {factor}): {how}",
-    "{place}：logit 标准差 {spread}，目标 {target}（因子 {factor}）：{how}",
+    "{place}：logit 标准差 {spread}，目标 {target}（倍数 {factor}）：{how}",
 )
 _COLUMNS = (
     Text("layer", "层"),
