@@ -17,7 +17,7 @@ def check_device(name: str, argument: str = "--device") -> None:
     if _works(name, torch.float64):
         return
     there = ", ".join(device for device in CANDIDATES if _works(device, torch.float64))
-    expected = Text("a device that PyTorch finds here ({there})", "PyTorch 在本机找得到的设备（{there}）").format(
+    expected = Text("a device that PyTorch finds here ({there})", "本机上 PyTorch 能用的设备（{there}）").format(
         there=there
     )
     if _works(name, torch.float32):
