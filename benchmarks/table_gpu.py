@@ -81,7 +81,7 @@ CHECKS = {
         "peak memory of both ÷ the forward's",
     ),
     "zh": (
-        "检查一个 Llama，token 数",
+        "检查一个 Llama，词元数",
         "一次前向",
         "不含假如与比较 ÷ 前向",
         "整个检查 ÷ 前向",
@@ -90,7 +90,7 @@ CHECKS = {
 }
 TRAINING = {
     "en": ("a training step of GPT-2 small, 16 × 1,024 tokens", "eight queued", "each waited for"),
-    "zh": ("GPT-2 small 的一个训练步，16 × 1,024 个 token", "八步排队", "逐步等待"),
+    "zh": ("GPT-2 small 的一个训练步，16 × 1,024 个词元", "八步排队", "逐步等待"),
 }
 WAYS = {
     "statistics": ("statistics of every row", "每一行的统计"),
@@ -103,7 +103,7 @@ CALLS = {
 }
 WATCHED = {
     "en": ("GPT-2 small, 16 × 1,024 tokens", "a step is read every", "rows of each head", "time", "memory"),
-    "zh": ("GPT-2 small，16 × 1,024 个 token", "读数间隔（步）", "每头的行数", "时间", "内存"),
+    "zh": ("GPT-2 small，16 × 1,024 个词元", "读数间隔（步）", "每头的行数", "时间", "内存"),
 }
 ALL = {"en": "all", "zh": "全部"}
 

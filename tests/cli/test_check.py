@@ -263,6 +263,16 @@ WRONG = {
     "device and device map": (["FOLDER", "--device", "cpu", "--device-map", "auto"], "no --device beside it"),
     "GGUF": (["q4.gguf"], "q4.gguf: GGUF holds weights for llama.cpp; check the model that it was converted from"),
     "ONNX": (["m.onnx"], "m.onnx: ONNX holds a graph"),
+    "an address": (
+        ["https://huggingface.co/gpt2"],
+        "no such folder or file; a model of the hub is given as owner/name",
+    ),
+    "no such device": (["FOLDER", "--device", "toaster"], "--device: expected a device that PyTorch finds here ("),
+    "the text as output": (
+        ["FOLDER", "--text", "m.onnx", "--markdown", "m.onnx"],
+        "--markdown: expected a file that is neither",
+    ),
+    "one output twice": (["FOLDER", "--markdown", "page.html"], "--markdown: expected a file that is neither"),
     "weights without a configuration": (["w.safetensors"], "w.safetensors: needs the model's config.json beside it"),
 }
 
@@ -279,6 +289,7 @@ def test_what_cannot_be_loaded_is_one_line_and_nothing_is_written(
     code, out, err = call(capsys, "check", *words, "--html", "page.html", "--lang", language)
     assert (code, out, err.count("\n")) == (2, "", 1)
     assert not (tmp_path / "page.html").exists()
+    assert (tmp_path / "m.onnx").read_bytes() == b"x"
     assert language == "zh" or message in err
 
 

@@ -3,6 +3,7 @@
 import errno
 import json
 import os
+import re
 import resource
 import subprocess
 import sys
@@ -75,11 +76,24 @@ MISTAKES = {
     "unknown option": (["rules", "--jsn"], "isotherm: no such option: --jsn (--json?)"),
     "unknown rule": (
         ["rules", "logn"],
-        "isotherm: scale: expected a rule of the atlas (nearest: log-n, longrope), got 'logn'",
+        "isotherm: NAME: expected a rule of the atlas (nearest: log-n, longrope), got 'logn'",
     ),
-    "half a product": (["rules", "log-n*"], "isotherm: scale: expected a rule on each side of *, got 'log-n*'"),
+    "half a product": (["rules", "log-n*"], "isotherm: NAME: expected a rule on each side of *, got 'log-n*'"),
     "bad number": (["demo", "--keys", "many"], "isotherm: --keys: expected a whole number from 2 to 65536"),
     "too few keys": (["demo", "--keys", "1"], "isotherm: --keys: expected a whole number from 2 to 65536"),
+    "no command": (["--lang", "en"], "isotherm: a command is missing; see isotherm --help"),
+    "unknown command of data": (
+        ["data", "gettxt"],
+        "isotherm: no such command: gettxt (did you mean gettext?); see isotherm data --help",
+    ),
+    "two names": (["rules", "none", "1/d"], "isotherm: one word too many: 1/d"),
+    "no value": (["demo", "--keys"], "isotherm: --keys: a value is missing"),
+    "a value too many": (["demo", "--json=3"], "isotherm: --json takes no value"),
+    "no argument": (["export"], "isotherm: missing: RUN"),
+    "seed": (["demo", "--seed", "9" * 30], "isotherm: --seed: expected a whole number from 0 to 4294967295"),
+    "seconds": (["watch", "x", "--interval", "-1"], "isotherm: --interval: expected a number from 0.1 to 3600"),
+    "no number": (["watch", "x", "--interval", "nan"], "isotherm: --interval: expected a number from 0.1 to 3600"),
+    "share": (["sweep", "x", "--gpus", "-1"], "isotherm: --gpus: expected a number from 0 on"),
     "language": (["rules", "--lang", "fr"], "isotherm: --lang: expected en | zh"),
 }
 
@@ -95,6 +109,7 @@ def test_mistakes_are_told_in_chinese_too(capsys, words):
     code, _, err = call(capsys, *words, "--lang", "zh")
     assert code == 2
     assert any("\u4e00" <= letter <= "\u9fff" for letter in err)
+    assert not re.search("expected|missing|argument|command|word|value", err)
 
 
 def test_rules_lists_every_rule_as_json(capsys):

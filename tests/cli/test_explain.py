@@ -168,10 +168,10 @@ MISTAKES = {
     ),
     "nothing near": (["qqqq"], "isotherm: no such claim: qqqq;  isotherm explain --list shows all"),
     "size": (["--size", "huge"], "isotherm: --size: expected quick | full"),
-    "jobs": (["--jobs", "0"], "isotherm: --jobs: expected a whole number from 1 to ∞"),
+    "jobs": (["--jobs", "0"], "isotherm: --jobs: expected a whole number from 1 on"),
     "device": (
         ["--device", "toaster"],
-        "isotherm: --device: expected a device of this machine, such as cpu or cuda:0, got 'toaster'",
+        "isotherm: --device: expected a device that PyTorch finds here (cpu), got 'toaster'",
     ),
     "a record for a claim": (
         ["out/ak/sweep.json"],

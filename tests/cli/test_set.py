@@ -60,8 +60,8 @@ def test_a_repair_and_what_is_left_to_find(tmp_path, capsys):
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        ([], "isotherm set: expected --rule or --fix, one of them, got neither"),
-        (["--rule", "x0.5", "--fix"], "isotherm set: expected --rule or --fix, one of them, got both"),
+        ([], "give --rule or --fix, one of the two"),
+        (["--rule", "x0.5", "--fix"], "give --rule or --fix, one of the two"),
         (["--rule", "warm"], "--rule: expected a rule of the atlas"),
         (["--rule", "x0.5", "--layer", "9"], "--layer: expected a name, pattern or index of a layer"),
         (["--rule", "x0.5", "--heads", "one"], "--heads: expected numbers separated by commas, got 'one'"),

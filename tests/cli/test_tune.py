@@ -50,12 +50,13 @@ def test_the_exit_code_says_whether_to_change_anything(tmp_path):
     ("words", "named"),
     [
         (["--lengths", "5000"], "5,000"),
+        (["--lengths", "99999999", "--documents", "1000000"], "99,999,999"),
         (["--lengths", "16", "--layers", "encoder.99"], "--layers"),
         (["--lengths", "x"], "--lengths"),
         (["--lengths", "1"], "--lengths"),
         (["--lengths", "16", "--task", "next"], "--task"),
     ],
-    ids=["too long", "no such layer", "no number", "one token", "wrong task"],
+    ids=["too long", "longer than memory", "no such layer", "no number", "one token", "wrong task"],
 )
 def test_bad_input_is_one_line_that_names_it(words, named, language, text, capsys):
     assert run(["tune", "--text", text, *words, "--lang", language]) == 2
@@ -73,6 +74,9 @@ def test_what_is_no_record_and_no_text_is_refused(tmp_path, capsys):
     assert "--text" in capsys.readouterr().err
     assert run(["tune", "--text", str(tmp_path / "none.txt")]) == 2
     assert "none.txt" in capsys.readouterr().err
+    assert run(["tune", str(path), "--html", str(path)]) == 2
+    assert "--html: expected a file that is neither read" in capsys.readouterr().err
+    assert path.read_text() == '{"schema": "isotherm.check/1"}'
 
 
 def test_check_measures_the_temperature_gradient(capsys):

@@ -139,6 +139,14 @@ def test_json_that_is_no_run_is_one_clear_error(tmp_path, capsys, text, why):
     assert why in capsys.readouterr().err
 
 
+def test_nothing_is_written_if_one_of_the_files_cannot_be_made(path, tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    runs.run(path)
+    table = tmp_path / "run.csv"
+    assert run(["export", str(path), "--csv", str(table), "--parquet", str(tmp_path / "run.parquet")]) == 2
+    assert not table.exists()
+
+
 def test_an_export_without_a_file_says_what_to_give(path, capsys):
     runs.run(path, steps=(0,), alarms=False)
     assert run(["export", str(path)]) == 2
@@ -185,3 +193,55 @@ def test_watching_needs_no_torch(path):
     runs.run(path, steps=(0,), alarms=False)
     code = f"import sys; from isotherm.cli import run; run(['watch', {str(path)!r}]); sys.exit('torch' in sys.modules)"
     subprocess.run([sys.executable, "-c", code], check=True, capture_output=True)
+
+
+@pytest.mark.parametrize(
+    ("words", "option"),
+    [
+        (["watch", "{run}", "--html", "{run}"], "--html"),
+        (["export", "{run}", "--csv", "{link}"], "--csv"),
+        (["export", "{run}", "--csv", "{new}", "--json", "{new}"], "--json"),
+    ],
+)
+def test_a_result_never_takes_the_place_of_what_is_read_or_of_another(path, tmp_path, capsys, words, option):
+    runs.run(path)
+    before = path.read_bytes()
+    link, new = tmp_path / "link", tmp_path / "new"
+    link.symlink_to(path)
+    typed = [word.format(run=path, link=link, new=new) for word in words]
+    assert run(typed) == 2
+    said = capsys.readouterr().err
+    assert said.startswith(f"isotherm: {option}: expected a file that is neither read nor written otherwise, got ")
+    assert path.read_bytes() == before
+    assert not new.exists()
+
+
+def test_two_results_may_go_to_one_device(path):
+    runs.run(path)
+    assert run(["export", str(path), "--csv", "/dev/null", "--json", "/dev/null"]) == 0
+
+
+@pytest.mark.parametrize(
+    ("words", "why"),
+    [
+        ([], "give a RUN to show, or --demo, and not both"),
+        (["run.db", "--demo"], "give a RUN to show, or --demo, and not both"),
+        (
+            ["--demo", "--html", "x.html", "--follow"],
+            "--html, --follow: needs a RUN; --demo keeps its runs in the folder of --out",
+        ),
+        (["run.db", "--seeds", "3", "--out", "x"], "--seeds, --out: only with --demo"),
+    ],
+)
+def test_options_that_would_do_nothing_are_refused(capsys, words, why):
+    assert run(["watch", *words]) == 2
+    said = capsys.readouterr()
+    assert said.err.startswith(f"isotherm: {why}")
+    assert said.out == ""
+
+
+def test_a_file_where_the_demo_should_make_a_folder_is_named_as_one(tmp_path, capsys):
+    taken = tmp_path / "taken"
+    taken.write_text("mine")
+    assert run(["watch", "--demo", "--out", str(taken)]) == 2
+    assert capsys.readouterr().err == f"isotherm: cannot write {taken}: it is a file, not a folder\n"

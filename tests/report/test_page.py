@@ -142,6 +142,20 @@ def test_detail_shows_measurement_beside_theory(opened):
     assert page.locator("#detail svg").count() == 5
 
 
+def test_a_gate_too_small_for_its_digits_is_not_called_0(opened):
+    record = records.gpt2()
+    first = record.what_if[0].layers[3]
+    gates = [1e-12, *first.head_gate[1:]] if first.head_gate else [1e-12] * len(record.layers[3].head_stats)
+    small = replace(first, head_gate=tuple(gates), head_entropy=tuple([0.25] * len(gates)))
+    what_if = [
+        replace(rule, layers=tuple(small if it.index == 3 else it for it in rule.layers)) for rule in record.what_if
+    ]
+    page = opened(replace(record, what_if=tuple(what_if)), "#lang=en&head=3.0").page
+    rows = page.locator("#detail .gate-bar").locator("xpath=ancestor::tr").all_inner_texts()
+    assert rows
+    assert all(row.split("\t")[-2:] == ["< 0.001", "0.250"] for row in rows)
+
+
 @pytest.mark.parametrize("language", ["en", "zh"])
 def test_long_numbers_stay_in_the_panel(opened, language):
     page = opened(records.gpt2(), f"#lang={language}&head=3.2", viewport={"width": 1100, "height": 900}).page

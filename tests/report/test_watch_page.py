@@ -12,7 +12,7 @@ from isotherm.language import Text
 from isotherm.record.watch import Event, WatchedLayer
 from isotherm.report.watch.page import to_html, write_html
 from tests.monitor.runs import run
-from tests.report.conftest import Opened
+from tests.report.conftest import Opened, until
 from tests.report.test_page import INTRUDE, VISIBLE
 
 KEPT = (
@@ -184,6 +184,15 @@ def test_a_long_run_of_a_large_model_stays_small_and_keeps_its_worst_heads(opene
 def test_a_narrow_screen_does_not_scroll_sideways(opened, record, language):
     page = opened(record, f"#lang={language}", viewport={"width": 360, "height": 740}).page
     assert page.evaluate("document.documentElement.scrollWidth") <= 360
+    assert page.evaluate("(box => box.scrollWidth - box.clientWidth)(document.querySelector('#events .scroll'))") == 0
+
+
+def test_on_a_narrow_screen_a_picture_scrolls_under_its_caption_and_key(opened, record):
+    page = opened(record, viewport={"width": 360, "height": 740}).page
+    until(page, "() => [...document.querySelectorAll('.over-time .scroll')].every(box => box.scrollLeft > 100)")
+    kept = page.locator(".over-time figcaption, .over-time .key").all()
+    assert len(kept) == 3
+    assert all(one.bounding_box()["x"] >= 0 for one in kept)
 
 
 def test_it_prints(opened, record):

@@ -132,6 +132,21 @@ def test_a_damaged_run_is_refused_and_left_as_it_is(trained, tmp_path, capsys, d
     assert contents(path) == before
 
 
+@pytest.mark.parametrize("rules", [[], ["--rules", "none,1/d"]], ids=["one run", "under rules"])
+def test_a_folder_of_something_else_is_left_as_it_is(tmp_path, capsys, rules):
+    config, out = tmp_path / "task.toml", tmp_path / "out"
+    config.write_text('[data]\nkind = "copy"\n[run]\nsteps = 1\n')
+    model = out / "none" if rules else out
+    model.mkdir(parents=True)
+    (model / "config.json").write_text('{"model_type": "bert"}')
+    (model / "tokenizer.json").write_text("mine")
+    before = sorted(out.rglob("*"))
+    assert run(["train", str(config), "--out", str(out), *rules]) == 2
+    assert "its config.json is not that of a run and would be overwritten" in capsys.readouterr().err
+    assert sorted(out.rglob("*")) == before
+    assert (model / "config.json").read_text() == '{"model_type": "bert"}'
+
+
 def test_a_line_that_a_kill_cut_short_is_not_damage(trained, tmp_path):
     path = tmp_path / "run"
     shutil.copytree(trained / "run", path)

@@ -62,7 +62,7 @@ def read_text(source: str | None, tokens: int = 0) -> str:
 def _read(file: BinaryIO, most: int) -> bytes:
     """The first `most` bytes; a pipe gives them in pieces."""
     pieces, left = [], most
-    while left and (piece := file.read(left)):
+    while left and (piece := file.read(min(left, READ_AT_MOST))):  # read sets aside what it is asked for
         pieces.append(piece)
         left -= len(piece)
     return b"".join(pieces)

@@ -11,9 +11,9 @@ WIDEST = 64.0
 """The largest logit spread to look for."""
 LONGER = Text(
     "At {length} keys the same logit spread (σ = {sigma:.2f}) would give an entropy of {then:.2f} nats instead of {now:.2f};"
-    " multiplying the scale by {factor:.3f} keeps it (log-n: ln {length} / ln {seen} = {log_n:.3f}).",
-    "在 {length} 个键上，同样的 logits 标准差（σ = {sigma:.2f}）会使熵由 {now:.2f} 变为 {then:.2f} 纳特；"
-    "将缩放乘以 {factor:.3f} 可保持不变（log-n：ln {length} / ln {seen} = {log_n:.3f}）。",
+    " multiplying the scale by {factor:.3f} keeps it at {now:.2f} (log-n: ln {length} / ln {seen} = {log_n:.3f}).",
+    "在 {length} 个键上，同样的 logits 标准差（σ = {sigma:.2f}）会使熵由 {now:.2f} 变为 {then:.2f} 奈特；"
+    "将缩放乘以 {factor:.3f} 可使其仍为 {now:.2f}（log-n：ln {length} / ln {seen} = {log_n:.3f}）。",
 )
 
 

@@ -36,6 +36,11 @@ __all__ = ["Loaded", "Loading", "load"]
 DEFAULT_SHA256 = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"
 """SHA-256 of model.safetensors as published for sentence-transformers/all-MiniLM-L6-v2."""
 
+NOTHING_THERE = Text(
+    "no such folder or file; a model of the hub is given as owner/name",
+    "没有这个文件夹或文件；模型库中的模型写作 owner/name",
+)
+
 
 def load(spec: str | None, loading: Loading, told: Progress = nobody) -> Loaded:
     """Load the model that `spec` names, or the default for None. An `InputError` says what is wrong with it.
@@ -62,7 +67,7 @@ def load(spec: str | None, loading: Loading, told: Progress = nobody) -> Loaded:
         return _placed(_factory(spec, module, function), None if as_it_is else loading.device, loading)
     name = hub_name(spec)
     if name is None:
-        raise InputError(spec or "''", Text("no such folder or file", "没有这个文件夹或文件"))
+        raise InputError(spec or "''", NOTHING_THERE)
     return _hub(name, loading, told)
 
 

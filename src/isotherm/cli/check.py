@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, cast
 import click
 
 from isotherm.cli.command import any_device, as_json, command, debug, dtype, option, trust_remote_code
-from isotherm.cli.output import WROTE, print_json, progress_bar, say, say_trace
+from isotherm.cli.output import WROTE, check_outputs, print_json, progress_bar, say, say_trace
 from isotherm.errors import ArgumentError, InputError, IsothermError, named
 from isotherm.language import Text, current
 from isotherm.printable import printable
@@ -70,6 +70,8 @@ class CheckOptions:
 def run(options: CheckOptions) -> int:
     """Run the command and return its exit code."""
     limits = parse_fail_on(options.fail_on)
+    read = [options.model, options.other, None if options.text == "-" else options.text]
+    check_outputs(read, {"--html": options.html, "--markdown": options.markdown})
     try:
         record = _record(options, options.model)
         other = None if options.other is None else _record(options, options.other)

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Callable, Iterable
+from math import isnan
 from typing import Any
 from unicodedata import east_asian_width
 
@@ -131,6 +132,16 @@ class Group(Command, click.Group):
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002
         return list(self.commands)
+
+
+class NumberRange(click.FloatRange):
+    """A number within bounds. Unlike click's, it is not NaN, which no comparison refuses."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        number = super().convert(value, param, ctx)
+        if isnan(number):
+            self.fail(repr(value), param, ctx)
+        return number
 
 
 def option(name: str, text: Text, *other_names: str, **attributes: Any) -> Callable[[Any], Any]:

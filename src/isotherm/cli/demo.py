@@ -21,7 +21,13 @@ ABOUT = Text(
     type=click.IntRange(2, 65536),
     metavar="N",
 )
-@option("--seed", Text("Seed of the random vectors.", "随机向量的种子。"), default=0, metavar="N")
+@option(
+    "--seed",
+    Text("Seed of the random vectors.", "随机向量的种子。"),
+    default=0,
+    type=click.IntRange(0, 2**32 - 1),
+    metavar="N",
+)
 def demo(as_json: bool, keys: int, seed: int) -> None:
     """Measure, then show the table."""
     from rich.console import Console

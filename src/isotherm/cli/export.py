@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 from isotherm.cli.command import command, option
-from isotherm.cli.output import WROTE, say
+from isotherm.cli.output import WROTE, check_outputs, say
 from isotherm.errors import InputError
 from isotherm.language import Text
 
@@ -33,14 +33,16 @@ def run(store: str, files: dict[str, str | None]) -> None:
         raise InputError(
             store, Text("say where to: --csv, --json or --parquet", "请指明写到何处：--csv、--json 或 --parquet")
         )
+    check_outputs([store], {f"--{kind}": path for kind, path in asked.items()})
     record = read_run(store)
     writers: dict[str, Callable[[WatchRecord], str | bytes]] = {
         "csv": tables.to_csv,
         "json": tables.to_json,
         "parquet": tables.to_parquet,
     }
-    for kind, path in asked.items():
-        write_atomically(Path(path), writers[kind](record))
+    made = [(path, writers[kind](record)) for kind, path in asked.items()]  # all of them before any is written
+    for path, content in made:
+        write_atomically(Path(path), content)
         say(WROTE.format(path=path))
 
 

@@ -1,11 +1,14 @@
 """How every verb speaks: one JSON document on standard output, lines and a progress bar on standard error."""
 
 import json
+import os
 import re
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from isotherm.errors import ArgumentError
 from isotherm.language import Text
 from isotherm.printable import printable
 
@@ -14,6 +17,19 @@ if TYPE_CHECKING:
 
 STEERING = re.compile("[\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 WROTE = Text("wrote {path}", "已写出 {path}")
+
+
+def check_outputs(read: Iterable[str | None], written: Mapping[str, str | None]) -> None:
+    """Refuse to write over a file that is read, or two results to one file. `written` has the path for each option."""
+    taken = {os.path.realpath(path) for path in read if path is not None}
+    for option, path in written.items():
+        if path is None:
+            continue
+        place = os.path.realpath(path)
+        if place in taken and (os.path.isfile(path) or not os.path.exists(path)):  # a device takes more than one
+            expected = Text("a file that is neither read nor written otherwise", "既未被读取也不另作输出的文件")
+            raise ArgumentError(option, expected, got=path)
+        taken.add(place)
 
 
 def print_json(plain: Any) -> None:

@@ -4,6 +4,7 @@ import click
 
 from isotherm.cli.command import as_json, command
 from isotherm.cli.output import print_json
+from isotherm.errors import named
 from isotherm.language import Text
 
 ABOUT = Text(
@@ -25,7 +26,8 @@ def rules(name: str | None, as_json: bool) -> None:
     from isotherm.report import atlas
     from isotherm.scale import tables
 
-    answer = tables.atlas() if name is None else tables.explain(name)
+    with named(scale="NAME"):
+        answer = tables.atlas() if name is None else tables.explain(name)
     if as_json:
         print_json(to_plain(answer))
     elif isinstance(answer, tuple):

@@ -7,7 +7,7 @@ import click
 
 from isotherm.cli.command import command, device, option, trust_remote_code
 from isotherm.cli.output import WROTE, say
-from isotherm.errors import ArgumentError, named
+from isotherm.errors import ArgumentError, IsothermError, named
 from isotherm.language import Text
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ DRAWN = Text(
     "the folder has no tokenizer, so tokens drawn at random stood for text",
     "文件夹中没有分词器，因此用随机词元代替文本",
 )
-BOTH = Text("--rule or --fix, one of them", "--rule 或 --fix，二者之一")
+ONE_OF_THEM = Text("give --rule or --fix, one of the two", "请给出 --rule 或 --fix，二者取一")
 WEIGHTS = Text("folded into {n} weights: {names}", "已折入 {n} 个权重：{names}")
 WEIGHT = Text("folded into 1 weight: {names}", "已折入 1 个权重：{names}")
 VALUES = Text("in config.json: {values}", "写入 config.json：{values}")
@@ -68,9 +68,7 @@ def run(options: SetOptions) -> int:
     from isotherm.setting import write
 
     if (options.rule is None) != options.fix:
-        raise ArgumentError(
-            "isotherm set", BOTH, got=Text("both", "两者") if options.fix else Text("neither", "都没有")
-        )
+        raise IsothermError(ONE_OF_THEM)
     loading = Loading(trust_remote_code=options.trust_remote_code, device=options.device)
     with named(rule="--rule", layers="--layer", heads="--heads", out="--out"):
         written = write(

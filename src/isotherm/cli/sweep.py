@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from isotherm.cli.command import as_json, command, device, option
+from isotherm.cli.command import NumberRange, as_json, command, device, option
 from isotherm.cli.output import WROTE, print_json, progress_bar, say
 from isotherm.errors import ArgumentError
 from isotherm.language import Text
@@ -132,7 +132,7 @@ class _Watch:
 @option(
     "--gpus",
     Text("With Ray: share of a GPU that each process takes.", "使用 Ray 时每个进程占用的 GPU 份额。"),
-    type=click.FloatRange(0),
+    type=NumberRange(0),
     metavar="SHARE",
 )
 @device

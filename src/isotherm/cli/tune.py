@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, cast
 import click
 
 from isotherm.cli.command import any_device, as_json, command, debug, dtype, option, trust_remote_code
-from isotherm.cli.output import WROTE, print_json, progress_bar, say, say_trace
+from isotherm.cli.output import WROTE, check_outputs, print_json, progress_bar, say, say_trace
 from isotherm.errors import ArgumentError, InputError, IsothermError, named
 from isotherm.language import Text, current
 from isotherm.printable import printable
@@ -31,7 +31,7 @@ ABOUT = Text(
     "掩码模型预测掩码词元，句子编码器检索成对的段落。模型保持原样。\n\n"
     "退出码 0：保持原样；1：有超出噪声的收益；2：用法有误。",
 )
-NO_TEXT = Text("Give a text: --text FILE.", "请给出文本：--text FILE。")
+NO_TEXT = Text("give a text: --text FILE", "请给出文本：--text FILE")
 ONLY_TEXT = Text(
     "this run learned {kind}; only runs that read text can be tuned", "这次训练学的是 {kind}；只能调读文本的训练"
 )
@@ -68,10 +68,10 @@ def made(model: str | None, given: dict[str, Any]) -> "TuneRecord":
     from isotherm.tuning.tune import TuneSettings, tuned
 
     if given["text"] is None:
-        raise click.UsageError(str(NO_TEXT))
+        raise IsothermError(NO_TEXT)
     lengths = parse_lengths(given["lengths"])
     text = read_text(given["text"], max(lengths) * given["documents"] * 2)
-    layers = tuple(part.strip() for part in given["layers"].split(",") if part.strip())
+    layers = tuple(part.strip() for part in (given["layers"] or "").split(",") if part.strip())
     settings = TuneSettings(given["task"], given["documents"], given["last"], layers, given["per"])
     name = Text("standard input", "标准输入") if given["text"] == "-" else given["text"]
     with progress_bar(TimeRemainingColumn()) as bar:
@@ -119,6 +119,7 @@ def run(model: str | None, given: dict[str, Any]) -> int:
 
     from isotherm.report.tune import page, terminal
 
+    check_outputs([model, None if given["text"] == "-" else given["text"]], {"--html": given["html"]})
     try:
         earlier = model is not None and model.endswith(".json") and not Path(model).is_dir()
         record = read_record(Path(cast(str, model))) if earlier else made(model, given)
@@ -179,7 +180,6 @@ def run(model: str | None, given: dict[str, Any]) -> int:
 @option(
     "--layers",
     Text("Tune only these layers: names or indices, comma-separated.", "只调这些层：名称或序号，以逗号分隔。"),
-    default="",
     metavar="LAYERS",
 )
 @option(

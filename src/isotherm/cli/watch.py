@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING
 
 import click
 
-from isotherm.cli.command import command, option
-from isotherm.cli.output import WROTE, say
+from isotherm.cli.command import NumberRange, command, option
+from isotherm.cli.output import WROTE, check_outputs, say
+from isotherm.errors import IsothermError
 from isotherm.language import Text, current
 
 if TYPE_CHECKING:
@@ -25,7 +26,13 @@ DEMO = Text(
     "Train a small transformer three ways (left alone, too hot, too hot with the valve) and compare; minutes.",
     "以三种方式训练一个小 Transformer（不干预、过热、过热但有阀门）并比较；需数分钟。",
 )
-RUN_OR_DEMO = Text("Give a RUN to show, or --demo.", "请给出要展示的 RUN，或用 --demo。")
+RUN_OR_DEMO = Text("give a RUN to show, or --demo, and not both", "请给出要展示的 RUN，或用 --demo，二者取一")
+NEEDS_RUN = Text(
+    "{options}: needs a RUN; --demo keeps its runs in the folder of --out, and isotherm watch shows them",
+    "{options}：需要 RUN；--demo 的训练存入 --out 的文件夹，再用 isotherm watch 展示",
+)
+NEEDS_DEMO = Text("{options}: only with --demo", "{options}：只用于 --demo")
+SEEDS = 5
 ENDED = Text("no process is writing to {path}: the run has ended", "没有进程在写入 {path}：训练已结束")
 
 
@@ -85,9 +92,8 @@ def _follow(path: str, record: "WatchRecord", console: "Console", html: str | No
 @option("--demo", DEMO, is_flag=True)
 @option(
     "--seeds",
-    Text("How many seeds --demo trains.", "--demo 训练的种子数。"),
+    Text("How many seeds --demo trains (default: 5).", "--demo 训练的种子数（默认 5）。"),
     type=click.IntRange(1, 1000),
-    default=5,
     metavar="N",
 )
 @option(
@@ -104,19 +110,29 @@ def _follow(path: str, record: "WatchRecord", console: "Console", html: str | No
 @option(
     "--interval",
     Text("Seconds between two looks with --follow.", "--follow 时两次查看间隔的秒数。"),
-    type=click.FloatRange(0.1, 3600),
+    type=NumberRange(0.1, 3600),
     default=2.0,
     metavar="SECONDS",
 )
 def watch(
-    run_path: str | None, demo: bool, seeds: int, out: str | None, html: str | None, follow: bool, interval: float
+    run_path: str | None,
+    demo: bool,
+    seeds: int | None,
+    out: str | None,
+    html: str | None,
+    follow: bool,
+    interval: float,
 ) -> None:
     """Watch one run."""
     if demo == (run_path is not None):
-        raise click.UsageError(str(RUN_OR_DEMO))
+        raise IsothermError(RUN_OR_DEMO)
+    others = {"--html": html, "--follow": follow or None} if demo else {"--seeds": seeds, "--out": out}
+    if idle := ", ".join(name for name, value in others.items() if value is not None):
+        raise IsothermError((NEEDS_RUN if demo else NEEDS_DEMO).format(options=idle))
     if run_path is None:
-        show_demo(seeds, out)
+        show_demo(seeds or SEEDS, out)
     else:
+        check_outputs([run_path], {"--html": html})
         run(run_path, html, follow, interval)
 
 

@@ -28,8 +28,8 @@ _HEADS = (
 _NOTE = Text(
     "The median gate if q·k were multiplied by a factor, [ ] as it is. Freezes: σ reaches σ_c. Best open: factor × gate is "
     "largest, so the weights answer q·k the most. {how}",
-    "假如把 q·k 乘以某个因子，闸门的中位数；[ ] 为现状。冻结：σ 达到 σ_c。"
-    "最佳开度：因子 × 闸门最大，权重对 q·k 的响应最强。{how}",
+    "假如把 q·k 乘以某个倍数，闸门的中位数；[ ] 为现状。冻结：σ 达到 σ_c。"
+    "最佳开度：倍数 × 闸门最大，权重对 q·k 的响应最强。{how}",
 )
 _EXACT = Text("Exact.", "精确。")
 _SAMPLED = Text("Sampled: {rows} of {total} rows of each head.", "抽样：每个头取 {total} 行中的 {rows} 行。")

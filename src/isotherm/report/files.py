@@ -27,6 +27,7 @@ _WHY: dict[int, Text] = {
     errno.EACCES: Text("no permission to write there", "没有写入权限"),
     errno.EPERM: Text("no permission to write there", "没有写入权限"),
     errno.ENOENT: Text("the folder does not exist", "文件夹不存在"),
+    errno.EEXIST: Text("it is a file, not a folder", "它是文件，不是文件夹"),
     errno.ENOTDIR: Text("a part of the path is not a folder", "路径中有一部分不是文件夹"),
     errno.EISDIR: Text("it is a folder", "它是一个文件夹"),
     errno.ENAMETOOLONG: Text("the name is too long", "文件名过长"),

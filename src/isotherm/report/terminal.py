@@ -43,7 +43,7 @@ _PARAMETERS = Text("{n} parameters", "{n} 参数")
 _AT_INITIALISATION = Text("at initialisation", "初始化状态")
 _FACTOR = Text(
     "{place}: logit spread {spread}, target {target} (factor {factor}): {how}",
-    "{place}：logit 标准差 {spread}，目标 {target}（因子 {factor}）：{how}",
+    "{place}：logit 标准差 {spread}，目标 {target}（倍数 {factor}）：{how}",
 )
 _COLUMNS = (
     Text("layer", "层"),
@@ -60,10 +60,10 @@ _COLUMNS = (
     Text("max", "最大"),
 )
 _NOTE = Text(
-    "Scale as passed to the kernel, measured, declared. σ: logit spread; σ_c = √(2 ln n), where the softmax freezes. "
-    "Entropy over ln n, gradient gate 1 − Σp² (p10 and p50 over rows), largest logit; medians over heads.",
-    "缩放依次为传给内核的、实测的、声明的。σ：logit 标准差；σ_c = √(2 ln n)，softmax 在此冻结。"
-    "熵除以 ln n、梯度闸门 1 − Σp²（各行的 p10 与 p50）、最大 logit；各注意力头取中位数。",
+    "Scale as passed to the kernel, measured, declared. Medians over heads: σ, the logit spread; σ_c = √(2 ln n), where the "
+    "softmax freezes; entropy over ln n; gradient gate 1 − Σp² (p10 and p50 over rows). max: the largest logit of all heads.",
+    "缩放依次为传给内核的、实测的、声明的。各注意力头取中位数：σ 为 logit 标准差；σ_c = √(2 ln n)，softmax 在此冻结；"
+    "熵除以 ln n；梯度闸门 1 − Σp²（各行的 p10 与 p50）。最大：所有头中最大的 logit。",
 )
 _RULES = (
     Text("rule", "规则"),

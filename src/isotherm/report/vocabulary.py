@@ -53,7 +53,7 @@ AS_IS: Final = Text("as is", "现状")
 EXACT: Final = Text("exact", "精确")
 SAMPLED: Final = Text(
     "sampled: {rows} of {total} rows a head, mean entropy ± {interval:.2g} nats (95 %)",
-    "抽样：每头 {total} 行中的 {rows} 行，平均熵 ± {interval:.2g} 纳特（95 %）",
+    "抽样：每头 {total} 行中的 {rows} 行，平均熵 ± {interval:.2g} 奈特（95 %）",
 )
 SAMPLED_ONE: Final = Text("sampled: 1 of {total} rows a head", "抽样：每头 {total} 行中的 1 行")
 MIXED: Final = Text("exact and sampled", "部分抽样")

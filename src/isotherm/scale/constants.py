@@ -41,7 +41,7 @@ class MuP(Rule):
     power: float = 1.0
 
     name = "1/d"
-    formula = "√base/d^power"
+    formula = "1/d, or √base/d^power"
     citation = "Yang et al. 2022, arXiv:2203.03466 (μP); Megatron-LM use_mup"
     sentence = Text(
         "Divides by d, so that hyperparameters tuned on a narrow model hold on a wide one.",

@@ -27,8 +27,8 @@ class LogN(Rule):
     formula = "max(1, ln n/ln L)"
     citation = "Su 2021, kexue.fm/archives/8823; Chiang & Cholak 2022, arXiv:2202.12172; Qwen, arXiv:2309.16609"
     sentence = Text(
-        "Keeps the entropy of attention steady when the context is longer than in training.",
-        "上下文超过训练长度时，保持注意力的熵稳定。",
+        "Keeps the entropy of attention steady when the context is longer than in training. Without log-n:L, L is 512.",
+        "上下文超过训练长度时，保持注意力的熵稳定。不写 log-n:L 时，L 为 512。",
     )
     fold = Fold.Q
     per_query = True
@@ -53,8 +53,8 @@ class ScalableSoftmax(Rule):
     formula = "s·ln n"
     citation = "Nakanishi 2025, arXiv:2501.19399"
     sentence = Text(
-        "Grows with the logarithm of the number of visible keys, at a rate learned per head.",
-        "随可见键数的对数增长，增长率按头学习。",
+        "Grows with the logarithm of the number of visible keys, at a rate learned per head, which starts at 0.43.",
+        "随可见键数的对数增长，增长率按头学习，起初为 0.43。",
     )
     fold = Fold.Q
     per_query = True
@@ -110,8 +110,8 @@ class Ministral3Temperature(Rule):
     formula = "1 + β·ln(1 + ⌊pos/L⌋)"
     citation = "Ministral 3, Mistral AI 2025: llama_4_scaling_beta"
     sentence = Text(
-        "Raises the scale each time the position passes another multiple of the original context length.",
-        "位置每超过原始上下文长度的一个整数倍，就提高一次缩放。",
+        "Raises the scale each time the position passes another multiple of the original context length L, by default 16384.",
+        "位置每超过原始上下文长度 L（默认 16384）的一个整数倍，就提高一次缩放。",
     )
     fold = Fold.Q
     per_query = True

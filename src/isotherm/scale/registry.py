@@ -120,7 +120,10 @@ def find(name: str) -> Entry:
     expected = (
         Text("a rule of the atlas (nearest: {names})", "规则表中的规则（相近的有：{names}）")
         if near
-        else Text("a rule of the atlas ({names})", "规则表中的规则（{names}）")
+        else Text(
+            "a rule of the atlas ({names}), a number above 0 or a factor such as x0.5",
+            "规则表中的规则（{names}）、大于 0 的数，或 x0.5 这样的倍数",
+        )
     )
     raise ArgumentError("scale", expected.format(names=", ".join(near or ATLAS)), got=repr(name))
 

@@ -76,8 +76,8 @@ class LongRoPE(Rule):
     formula = "1 + ln s/ln L"
     citation = "Ding et al. 2024, arXiv:2402.13753; Phi-3, arXiv:2404.14219"
     sentence = Text(
-        "Makes logits larger in proportion to the logarithm of the stretched context length.",
-        "按拉伸后上下文长度的对数放大 logits。",
+        "Makes logits larger in proportion to the logarithm of the stretched context length; L is 4096 by default.",
+        "按拉伸后上下文长度的对数放大 logits；L 默认为 4096。",
     )
     fold = Fold.Q
     config_keys = (

@@ -17,7 +17,7 @@ from isotherm.train.loop import TrainingEnd, train
 from isotherm.train.processes import join
 from isotherm.train.run_folder import RunFolder
 
-LOSS = Text("held-out loss (nats per token)", "留出损失（每词元 nat 数）")
+LOSS = Text("held-out loss (nats per token)", "留出损失（奈特/词元）")
 TITLE = Text("Learning under each scale rule", "各缩放规则下的学习")
 STEP = Text("step", "步数")
 Curve = Sequence[tuple[int, float]]

@@ -11,7 +11,7 @@ from dataclasses import MISSING, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from isotherm.errors import InputError
+from isotherm.errors import InputError, IsothermError
 from isotherm.language import Text
 from isotherm.record.files import checked, parse_json, read_bytes
 from isotherm.record.plain import bounded
@@ -35,6 +35,12 @@ class _MetricsLine:
     max_logit: float | None = None
 
 
+OTHER = Text(
+    "its config.json is not that of a run and would be overwritten; --out names another folder",
+    "其中的 config.json 不属于训练，会被覆盖；--out 可另指定文件夹",
+)
+
+
 class RunFolder:
     """The files of a run."""
 
@@ -54,6 +60,7 @@ class RunFolder:
     @contextmanager
     def held(self) -> Iterator[None]:
         """Keep other processes from training here while the block runs. The lock goes with the process that holds it."""
+        self._refuse_other()
         self._make()
         try:
             lock = (self.path / ".lock").open("w")
@@ -72,6 +79,7 @@ class RunFolder:
 
     def admit(self, config: Config, *, resume: bool) -> None:
         """Refuse a new run where one is, and to go on with one that was asked to do something else."""
+        self._refuse_other()
         if not self.begun:
             return
         if not resume:
@@ -87,6 +95,15 @@ class RunFolder:
                 "那里的训练开始时用的是另外的值：{keys}；--out 可另指定文件夹",
             )
             raise InputError(self.path, why.format(keys=", ".join(different)))
+
+    def _refuse_other(self) -> None:
+        """Refuse a folder of something else, such as a model of transformers, whose files of the same names would be lost."""
+        if self.begun or not os.path.lexists(self.path / "config.json"):
+            return
+        try:
+            self.config()
+        except IsothermError as error:
+            raise InputError(self.path, OTHER) from error
 
     def _make(self) -> None:
         try:

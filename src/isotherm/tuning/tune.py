@@ -165,7 +165,7 @@ class TuneRun:
 
     def _measure(self, task: Task, knobs: Knobs, x: float, name: str | None = None, head: int | None = None) -> Floats:
         where = f" · {name}" if name else ""
-        doing = Text("{length} tokens{where}, factor {factor:.3g}", "{length} 词元{where}，因子 {factor:.3g}")
+        doing = Text("{length} tokens{where}, factor {factor:.3g}", "{length} 词元{where}，倍数 {factor:.3g}")
         self._tell(doing.format(length=f"{task.length:,}", where=where, factor=exp(x)))
         knobs.turn(x, name, head)
         with torch.no_grad():

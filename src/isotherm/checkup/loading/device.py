@@ -16,7 +16,10 @@ def check_device(name: str, argument: str = "--device") -> None:
     """Refuse a device that is not there, or cannot compute the statistics, before a model is loaded for it."""
     if _works(name, torch.float64):
         return
-    expected = Text("a device of this machine, such as cpu or cuda:0", "本机的设备，如 cpu 或 cuda:0")
+    there = ", ".join(device for device in CANDIDATES if _works(device, torch.float64))
+    expected = Text("a device that PyTorch finds here ({there})", "本机上 PyTorch 能用的设备（{there}）").format(
+        there=there
+    )
     if _works(name, torch.float32):
         expected = Text(
             "a device with float64, which the statistics need, such as cpu", "支持 float64 的设备（统计量需要），如 cpu"

@@ -92,9 +92,9 @@ def chosen(names: Iterable[str]) -> tuple[str, ...]:
     for name in asked:
         if name not in CLAIMS:
             near = get_close_matches(name, CLAIMS, n=1, cutoff=0.4)
-            hint = Text("did you mean {near}?", "是否要用 {near}？").format(near=near[0]) if near else Text("", "")
+            hint = Text("did you mean {near}? ", "是否要用 {near}？").format(near=near[0]) if near else Text("", "")
             message = Text(
-                "no such claim: {name}; {hint} isotherm explain --list shows all",
+                "no such claim: {name}; {hint}isotherm explain --list shows all",
                 "没有这个论断：{name}；{hint}isotherm explain --list 可列出全部",
             )
             raise IsothermError(message.format(name=name, hint=hint))

@@ -61,7 +61,8 @@ function fineDetail([, spreads, predicted, counts, sampled, gates, entropies, ga
   ];
 }
 
-// What this head would do under each rule: a bar for its gate, and its entropy beside it.
+// What this head would do under each rule: a bar for its gate, and its entropy beside it. Both come in
+// whole thousandths, of which 0 may stand for 1e-4 as for 1e-12.
 function headWhatIf(replayed) {
   const rows = data.what_if.map((rule, i) => {
     const [gate, entropy] = (replayed[i] || []).map((value) => (value === null ? null : value / 1000));
@@ -69,7 +70,7 @@ function headWhatIf(replayed) {
     const bar = el("span", { class: "gate-bar", "aria-hidden": "true" });
     bar.style.inlineSize = `${Math.max(1, Math.round((gate || 0) * 56))}px`;
     return el("tr", { class: rule.as_is ? "as-is" : null }, el("th", { scope: "row" }, rule.as_is ? say(rule.rule) : name(say(rule.rule))),
-      el("td", {}, bar), el("td", { class: "number" }, num(gate)), el("td", { class: "number" }, num(entropy)));
+      el("td", {}, bar), [gate, entropy].map((value) => el("td", { class: "number" }, value === 0 ? "< 0.001" : num(value))));
   }).filter(Boolean);
   if (!rows.length) return null;
   const heads = [t("gate"), t("entropy_fraction")].map((text) => el("th", { scope: "col", class: "number" }, text));

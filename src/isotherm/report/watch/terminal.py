@@ -41,8 +41,9 @@ COPIED = Text(
 )
 LAYERS = Text("Layers", "各层")
 LAYERS_NOTE = Text(
-    "largest logit on one scale for all layers; entropy and saturated rows from 0 to 1, mean over heads",
-    "最大 logit 各层同一尺度；熵与饱和行从 0 到 1，取各头均值",
+    "largest logit on one scale for all layers; entropy and saturated rows from 0 to 1, mean over heads; |∂q|, |∂k|: norm of"
+    " the gradient that reached q and k",
+    "最大 logit 各层同一尺度；熵与饱和行从 0 到 1，取各头均值；|∂q|、|∂k| 为到达 q、k 的梯度的范数",
 )
 WORST = Text("Largest logits now", "当前最大的 logits")
 EVENTS = Text("Events", "事件")

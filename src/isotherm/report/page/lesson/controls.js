@@ -26,7 +26,7 @@ export const CONTROLS = {
   seed: { label: ["Draw", "抽样"], again: ["Draw again", "再抽一次"] },
   statistic: { label: ["Statistic, of the worst head", "统计量（取最差的头）"] },
   moment: { label: ["Point of the run, in percent", "训练进程（百分比）"], stops: evenly(0, 100, 1) },
-  factor: { label: ["Factor on q·k", "q·k 的因子"], stops: octaves(1 / 16, 16, 2), text: timesFactor },
+  factor: { label: ["Factor on q·k", "q·k 的倍数"], stops: octaves(1 / 16, 16, 2), text: timesFactor },
 };
 
 const CHOSEN = {

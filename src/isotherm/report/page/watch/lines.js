@@ -5,12 +5,12 @@ function chart(series, domain, label, limits = []) {
   const [top, base, height] = [10, 230, 252];
   const y = (value) => base - Math.min(Math.max(along(domain, value), 0), 1) * (base - top);
   const inside = limits.filter((value) => value > domain.low && value < domain.high);
-  return svg("svg", { viewBox: `0 0 ${WIDE} ${height}`, role: "img", "aria-label": label },
+  return el("div", { class: "scroll" }, svg("svg", { viewBox: `0 0 ${WIDE} ${height}`, role: "img", "aria-label": label },
     valueTicks(domain).map((value) => [svg("path", { class: "grid", d: `M${LEFT} ${y(value).toFixed(1)}H${WIDE - RIGHT}` }),
       svg("text", { x: LEFT - 6, y: y(value) + 4, "text-anchor": "end" }, num(value))]),
     inside.map((value) => svg("path", { class: "limit", d: `M${LEFT} ${y(value).toFixed(1)}H${WIDE - RIGHT}` })),
     series.map(([values, className]) => trace(values, y, { class: `line ${className}` })),
-    cursorLine(top, base), stepAxis(height - 6));
+    cursorLine(top, base), stepAxis(height - 6)));
 }
 
 function buildLines() {

@@ -54,7 +54,7 @@ function refresh(focus = null) {
 // On a narrow screen the pictures are wider than it: keep the chosen step in sight.
 function showMoment() {
   if (!moments) return;
-  for (const one of document.querySelectorAll("#map .scroll, .over-time")) {
+  for (const one of document.querySelectorAll("#map .scroll, .over-time .scroll")) {
     one.scrollLeft = (middle(view.moment) / WIDE) * one.scrollWidth - one.clientWidth / 2;
   }
 }

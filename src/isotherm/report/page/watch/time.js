@@ -63,9 +63,9 @@ function lossPicture() {
   const [top, base, height] = [24, 104, 112];
   const y = (value) => base - Math.min(Math.max(along(domain, value), 0), 1) * (base - top);
   return el("figure", { class: "over-time" }, el("figcaption", {}, t("loss")),
-    svg("svg", { viewBox: `0 0 ${WIDE} ${height}`, role: "img", "aria-label": t("loss_label") },
+    el("div", { class: "scroll" }, svg("svg", { viewBox: `0 0 ${WIDE} ${height}`, role: "img", "aria-label": t("loss_label") },
       known && [svg("path", { class: "axis", d: `M${LEFT} ${base}H${WIDE - RIGHT}` }),
         [domain.low, domain.high].map((value) => svg("text", { x: LEFT - 6, y: y(value) + 4, "text-anchor": "end" }, num(value))),
         trace(data.loss, y, { class: "line present" })],
-      cursorLine(top, base), eventMarks(10)));
+      cursorLine(top, base), eventMarks(10))));
 }
