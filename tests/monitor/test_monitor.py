@@ -548,3 +548,21 @@ def test_a_store_of_another_model_is_left_as_it_is(tmp_path):
     record = store.read(path)
     assert [reading.values["gate"].size for reading in record.readings] == [4, 4, 4]
     assert record.events == ()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_batch_of_nothing_is_no_trouble(kind):
+    """Neither does an empty call vouch for later ones."""
+    model = build(kind)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
+    with watch(model, every=1, rows=None) as monitor:
+        for size in (0, 3, 0):
+            model(batch(0, size)).sum().backward()
+            if not size and monitor.step == 0:
+                assert monitor._looks._trusted == set()
+            optimizer.step()
+    assert monitor.events == []
+    assert (monitor.step, monitor.latest.step) == (3, 1)
+    np.testing.assert_allclose(
+        monitor.latest.values["max_logit"][:2], expected(build(kind), batch(0)).summary("max_logit").max, rtol=1e-5
+    )
