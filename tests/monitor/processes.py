@@ -107,6 +107,18 @@ def stopped(mine, folder):
     return stops
 
 
+def half_idle(mine, *, idle):
+    """The gradients that a reading has where the last layer may be skipped, as an expert without a token is."""
+    model, given = built(), mine(batch(0, 6))
+    if idle:
+        model.layers[1].forward = torch.zeros_like
+    run = DistributedDataParallel(model, find_unused_parameters=True) if dist.is_initialized() else model
+    with watch(run, every=1, rows=None) as monitor:
+        (run(given) - given.roll(1, 1)).square().mean().backward()
+        torch.optim.SGD(model.parameters(), lr=0.1).step()
+    return monitor.latest.gradients
+
+
 def work(rank, folder):
     """One process: every way to train together, with and without the valve."""
     torch.set_num_threads(1)
@@ -122,5 +134,6 @@ def work(rank, folder):
             except Exception as error:
                 done[name, valve is not None] = repr(error)
     done["stops"] = stopped(lambda whole: whole.chunk(2)[rank], f"{folder}/snapshots")
+    done["half idle"] = half_idle(lambda whole: whole.chunk(2)[rank], idle=rank == 1)
     torch.save(done, f"{folder}/{rank}.pt")
     dist.destroy_process_group()

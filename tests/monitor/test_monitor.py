@@ -566,3 +566,23 @@ def test_a_batch_of_nothing_is_no_trouble(kind):
     np.testing.assert_allclose(
         monitor.latest.values["max_logit"][:2], expected(build(kind), batch(0)).summary("max_logit").max, rtol=1e-5
     )
+
+
+def test_gradients_that_have_not_come_are_not_zero():
+    """Optimizers that step inside the backward pass (one for each parameter, so that no gradient is kept) are read before it
+    reaches q and k."""
+    model = build()
+    optimizers_of = {weight: torch.optim.SGD([weight], lr=0.1) for weight in model.parameters()}
+
+    def update(weight):
+        optimizers_of[weight].step()
+        weight.grad = None
+
+    for weight in model.parameters():
+        weight.register_post_accumulate_grad_hook(update)
+    with watch(model, every=1) as monitor:
+        for step in range(3):
+            model(batch(step)).square().mean().backward()
+    assert (monitor.step, monitor.latest.step) == (3, 2)
+    assert np.isnan(monitor.latest.gradients["q"]).all()
+    assert (monitor.latest.values["max_logit"] > 0).all()

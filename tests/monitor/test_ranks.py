@@ -9,7 +9,7 @@ import torch.multiprocessing as mp
 
 from isotherm.monitor import store
 from isotherm.monitor.valve import Valve
-from tests.monitor.processes import TAU, WAYS, built, trained, work
+from tests.monitor.processes import TAU, WAYS, built, half_idle, trained, work
 
 
 @pytest.fixture(scope="module")
@@ -71,3 +71,11 @@ def test_processes_agree_on_when_to_look_and_to_stop(two):
     (snapshot,) = (folder / "snapshots").iterdir()
     assert snapshot.name == "layer-00-step-2.npz"
     assert json.loads(str(np.load(snapshot)["about"]))["step"] == 2
+
+
+def test_a_layer_that_ran_in_one_process_has_its_gradients(two):
+    """The loss is the mean of both processes' losses, so half of the gradient that this one alone would have."""
+    (first, _), _ = two
+    want = half_idle(lambda whole: whole.chunk(2)[0], idle=False)
+    for name, lengths in first["half idle"].items():
+        assert lengths[1] == pytest.approx(want[name][1] / 2, rel=1e-4)

@@ -60,8 +60,9 @@ class Gathering:
     def reading(self) -> Reading:
         """The reading. The device is waited for if it has not come so far."""
         sums, largest, squares, loss = self._parts()
+        ran = [bool(rows.any()) for rows in np.split(sums[0], np.cumsum(self.heads)[:-1])]
         with np.errstate(invalid="ignore"):
-            lengths = np.sqrt(squares / self.loss_scale**2).astype(np.float32)
+            lengths = np.sqrt(np.where(ran, squares, np.nan) / self.loss_scale**2).astype(np.float32)
         return Reading(
             step=self.step,
             at=self.at,
@@ -144,13 +145,14 @@ def _values(sums: Any, largest: Any) -> dict[str, Any]:
 
 
 def _nothing(heads: int, device: torch.device) -> LayerTotals:
-    """The totals of a layer that did not run."""
+    """The totals of a layer that did not run. It adds nothing to the gradients of processes where it did."""
     sums = torch.zeros(len(SUMS), heads, dtype=torch.float64, device=device)
-    return LayerTotals(sums, torch.full((heads,), -torch.inf, dtype=torch.float64, device=device))
+    largest = torch.full((heads,), -torch.inf, dtype=torch.float64, device=device)
+    return LayerTotals(sums, largest, {name: [[torch.zeros((), device=device)]] for name in GRADIENTS})
 
 
-def _sum(squares: list[Tensor], device: torch.device) -> Tensor:
-    """Squared gradients added up; NaN where none was seen."""
-    if not squares:
-        return torch.full((), torch.nan, device=device)
-    return torch.stack([square.to(device) for square in squares]).sum()
+def _sum(calls: list[list[Tensor]], device: torch.device) -> Tensor:
+    """The squared gradients of all calls added up; NaN where none has come, as when weights are updated during the backward
+    pass."""
+    squares = [square.to(device) for call in calls for square in call]
+    return torch.stack(squares).sum() if squares else torch.full((), torch.nan, device=device)

@@ -204,20 +204,20 @@ def _measure(capture: Capture, rows: int | None) -> RowStats:
     return statistics(problem, capture.sink, each, [problem.scale], padded=capture.padded)[0]
 
 
-def _squares(tensor: Tensor, errors: list[str]) -> Tensor:
-    """The squared length of the tensor's gradient: 0 now, and filled in by the backward pass. The graph holds the hook, so the
-    hook must not hold the session: that has what the model returned, and with it the graph."""
-    total = torch.zeros((), dtype=torch.float32, device=tensor.device)
+def _squares(tensor: Tensor, errors: list[str]) -> list[Tensor]:
+    """The squared lengths of the tensor's gradients: none now, and filled in by the backward pass. The graph holds the hook, so
+    the hook must not hold the session: that has what the model returned, and with it the graph."""
+    squares: list[Tensor] = []
 
     def note(gradient: Tensor) -> None:
         try:
-            total.add_(squared_length(gradient))
+            squares.append(squared_length(gradient))
         except Exception as error:
-            total.fill_(torch.nan)
+            squares.append(torch.tensor(torch.nan))
             errors.append(_said(error))
 
     tensor.register_hook(note)
-    return total
+    return squares
 
 
 def _said(error: Exception) -> str:

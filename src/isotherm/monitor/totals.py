@@ -26,11 +26,11 @@ def squared_length(gradient: Tensor) -> Tensor:
 @dataclass
 class LayerTotals:
     """What the calls of one layer have added up to: `sums` [len(SUMS), heads] and `largest` logit [heads], on the device, and
-    the squared gradients of its q and k, filled in by the backward pass."""
+    the squared gradients of its q and k: a list for each call, filled in by the backward pass."""
 
     sums: Tensor
     largest: Tensor
-    squares: dict[str, list[Tensor]] = field(default_factory=lambda: {"q": [], "k": []})
+    squares: dict[str, list[list[Tensor]]] = field(default_factory=lambda: {"q": [], "k": []})
     parts: int = 1
 
     @classmethod
