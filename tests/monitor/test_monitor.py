@@ -586,3 +586,21 @@ def test_gradients_that_have_not_come_are_not_zero():
     assert (monitor.step, monitor.latest.step) == (3, 2)
     assert np.isnan(monitor.latest.gradients["q"]).all()
     assert (monitor.latest.values["max_logit"] > 0).all()
+
+
+def test_gradients_of_steps_that_a_scaler_skipped_are_not_told():
+    """Their scale was another, and what overflowed is infinite. The statistics are of the same weights, and are told."""
+    model, scaler = build(), torch.amp.GradScaler("cpu", init_scale=2.0**10)
+    optimizer, found = torch.optim.SGD(model.parameters(), lr=0.1), []
+    with watch(model, every=1, scaler=scaler) as monitor:
+        for step in range(4):
+            scaler.scale(model(batch(step)).square().mean()).backward()
+            if step == 1:
+                model.layers[0].qkv.weight.grad.fill_(torch.inf)
+            scaler.step(optimizer)
+            scaler.update()
+            optimizer.zero_grad()
+            found.append(monitor.latest)
+    assert [one.step for one in found] == [0, 0, 1, 2]
+    assert [bool(np.isnan(one.gradients["q"]).all()) for one in found] == [False, False, True, False]
+    assert all(np.isfinite(one.values["max_logit"]).all() for one in found)

@@ -2,7 +2,8 @@
 
 PyTorch calls these hooks for every optimizer of the process. They know of no model, so a tick counts only if the optimizer
 holds a parameter of ours, or the float32 master of one. Where several do, the first that steps is the clock, until another one
-steps twice while it rests: then that one has taken its place. A step that a GradScaler skips is no step.
+steps twice while it rests: then that one has taken its place. A step that a GradScaler skips is no step,
+unless the optimizer is fused: that steps, and skips inside.
 """
 
 import threading

@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from functools import partial
+from math import nan
 from os import PathLike
 from pathlib import Path
 from types import TracebackType
@@ -83,6 +84,8 @@ class Monitor:
         self._coming: Gathering | None = None
         self._snapshots: dict[str, Path] = {}
         self._loss: Any = None
+        self._scale = 0.0
+        """The GradScaler's scale when the look began."""
         self._ticked = self._has_logged = self._logs_late = self._by_hand = False
         self._blank = 0
 
@@ -181,7 +184,11 @@ class Monitor:
     def _open(self) -> None:
         due = self._looks.is_due and self._ranks.count == 1  # several processes look at the same steps
         if due or self.step % self.options.every == 0:
-            self._safely(lambda: self._looks.begin(self._table))
+            self._safely(self._look)
+
+    def _look(self) -> None:
+        self._scale = self._scale_now()
+        self._looks.begin(self._table)
 
     def _read(self) -> None:
         """Turn what the step's forwards added up to into a reading, once its numbers have come from the device."""
@@ -268,6 +275,12 @@ class Monitor:
         return loss if isinstance(loss, (int, float)) or (isinstance(loss, Tensor) and loss.numel() == 1) else None
 
     def _loss_scale(self) -> float:
+        """What the gradients of the step are divided by. If steps were skipped meanwhile, theirs are among them, of a larger
+        scale and often infinite: NaN."""
+        scale = self._scale_now()
+        return scale if scale >= self._scale else nan
+
+    def _scale_now(self) -> float:
         return 1.0 if self.options.scaler is None else float(self.options.scaler.get_scale())
 
     def snapshot(self, layer: int, folder: str | PathLike[str]) -> Path:
