@@ -604,3 +604,26 @@ def test_gradients_of_steps_that_a_scaler_skipped_are_not_told():
     assert [one.step for one in found] == [0, 0, 1, 2]
     assert [bool(np.isnan(one.gradients["q"]).all()) for one in found] == [False, False, True, False]
     assert all(np.isfinite(one.values["max_logit"]).all() for one in found)
+
+
+@pytest.mark.parametrize(
+    ("every", "first", "late"),
+    [(1, 0, False), (3, 0, False), (1, 9, False), (1, 0, True), (3, 0, True), (1, 9, True)],
+)
+def test_a_loss_that_is_logged_now_and_then_is_told_for_its_step_only(every, first, late):
+    model, losses, told = build(), [], {}
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with watch(model, every=every) as monitor:
+        for step in range(30):
+            loss = model(batch(step)).square().mean()
+            loss.backward()
+            if step % 10 == first and not late:
+                monitor.log(loss)
+            optimizer.step()
+            optimizer.zero_grad()
+            losses.append(loss.item())
+            if step % 10 == first and late:
+                monitor.log(loss)
+            told[monitor.latest.step] = monitor.latest.loss
+    wanted = {step: losses[step] if step % 10 == first else None for step in range(0, 30, every)}
+    assert told == pytest.approx(wanted)

@@ -70,6 +70,11 @@ class Looks:
         return self._noting or self._session is not None
 
     @property
+    def waits(self) -> bool:
+        """Whether a forward that would be seen has not run since the look began."""
+        return self._session is not None and not self._session.forwards
+
+    @property
     def is_due(self) -> bool:
         """Whether the next step has to be looked at, whatever its number."""
         return self.owed or bool(self.wanted)

@@ -86,8 +86,8 @@ class Monitor:
         self._loss: Any = None
         self._scale = 0.0
         """The GradScaler's scale when the look began."""
-        self._ticked = self._has_logged = self._logs_late = self._by_hand = False
-        self._blank = 0
+        self._has_logged = self._logs_late = self._by_hand = False
+        self._ticks = self._blank = 0
 
     @property
     def events(self) -> list[Event]:
@@ -137,12 +137,13 @@ class Monitor:
         self._telling.close()
 
     def log(self, loss: Any) -> None:
-        """The loss of this step, a number or a tensor, before the optimizer steps or right after, as in the first step.
+        """The loss of this step, a number or a tensor, before the optimizer steps or right after, as the first time.
         Models that return one (`outputs.loss`) need not be helped, unless they are compiled."""
         self._miss_steps(LONG)
         loss = loss.detach() if isinstance(loss, Tensor) else loss
         coming, done = self._coming, self._latest
-        self._has_logged = True
+        if not self._has_logged:
+            self._has_logged, self._logs_late = True, self._ticks == 1 or (self._ticks > 1 and self._looks.waits)
         if not self._logs_late:
             self._loss = loss
         elif coming is not None and coming.step == self.step - 1:
@@ -153,13 +154,13 @@ class Monitor:
                 self._telling.writer.reading(self._latest)
 
     def _miss_steps(self, forwards: int) -> None:
-        if not self._ticked and self._looks.forwards >= forwards:
+        if not self._ticks and self._looks.forwards >= forwards:
             self._telling.warn(NO_STEP, self.step)
 
     def stepped(self) -> None:
         """Say that the weights were updated, in a loop whose optimizer is none of PyTorch's, or holds copies of the model's
         parameters. From then on nothing else counts the steps."""
-        counted, self._by_hand = self._ticked and not self._by_hand, True
+        counted, self._by_hand = bool(self._ticks) and not self._by_hand, True
         self._clock.stop()
         if not counted:
             self._after()
@@ -173,8 +174,8 @@ class Monitor:
         if self._blank == PATIENCE:
             self._telling.warn(NO_FORWARD.format(n=PATIENCE), self.step)
         self._looks.stepped()
-        if not self._ticked:
-            self._ticked, self._logs_late = True, not self._has_logged
+        self._ticks += 1
+        self._loss = None  # what was logged is this step's, and no later one's
         self.step += 1
         if self._hot:
             self._hot = False
