@@ -333,6 +333,15 @@ def test_models_are_watched_in_threads_of_their_own():
         assert events == []
 
 
+def test_a_model_is_trained_in_another_thread_than_its_monitor_was_started_in():
+    model = build()
+    with watch(model, every=50, rows=None) as monitor:
+        thread = threading.Thread(target=train, args=(model, 25))
+        thread.start()
+        thread.join()
+    assert (monitor.step, monitor.latest.step, monitor.events) == (25, 1, [])
+
+
 def test_a_loss_that_is_logged_after_the_step_is_that_of_its_step():
     model, losses = build(), []
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)

@@ -76,8 +76,10 @@ class Looks:
 
     @property
     def is_due(self) -> bool:
-        """Whether the next step has to be looked at, whatever its number."""
-        return self.owed or bool(self.wanted)
+        """Whether the next step has to be looked at, whatever its number: also if the look was opened in another thread than
+        the one that trains, where it sees nothing."""
+        elsewhere = self._opened is not None and self.waits and not self._opened.is_here
+        return self.owed or bool(self.wanted) or elsewhere
 
     def begin(self, table: Table) -> None:
         """Look at the coming step. `table` has the layers that are known."""
