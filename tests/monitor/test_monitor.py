@@ -636,3 +636,26 @@ def test_a_loss_that_is_logged_now_and_then_is_told_for_its_step_only(every, fir
             told[monitor.latest.step] = monitor.latest.loss
     wanted = {step: losses[step] if step % 10 == first else None for step in range(0, 30, every)}
     assert told == pytest.approx(wanted)
+
+
+def test_a_run_whose_layers_run_now_and_then_goes_on_in_its_store(tmp_path):
+    """Experts: the first step of the second run calls another one than that of the first, and none of its steps calls all."""
+    path = tmp_path / "run.db"
+
+    def trained(monitor, first, order):
+        optimizer = torch.optim.SGD(monitor.model.parameters(), lr=0.1)
+        monitor.start(first)
+        for step, expert in enumerate(order, first):
+            monitor.model.layers[expert](batch(step)).square().mean().backward()
+            optimizer.step()
+        monitor.stop()
+
+    model = build(heads=(2, 4, 2, 1))
+    trained(watch(model, every=1, store=path), 0, [1, 0, 2])
+    trained(watch(model, every=1, store=path), 3, [2, 3])
+    record = store.read(path)
+    assert [layer.name for layer in record.layers] == [f"layers.{number}" for number in (1, 0, 2, 3)]
+    assert [reading.step for reading in record.readings] == list(range(5))
+    ran = [np.isfinite(reading.values["gate"][[0, 4, 6, 8]]).tolist() for reading in record.readings]
+    assert [row.index(True) for row in ran] == [0, 1, 2, 2, 3]
+    assert [event.kind for event in record.events] == ["resumed"]

@@ -22,12 +22,14 @@ from isotherm.language import Text
 from isotherm.monitor.arriving import Arriving
 from isotherm.monitor.clock import Clock
 from isotherm.monitor.gathering import Gathering
-from isotherm.monitor.looks import Looks
+from isotherm.monitor.looks import Looked, Looks
 from isotherm.monitor.options import WatchOptions
 from isotherm.monitor.ranks import Ranks, Table
 from isotherm.monitor.store import Writer, read
 from isotherm.monitor.telling import MakeSink, Telling
+from isotherm.monitor.totals import key_of, layer_name
 from isotherm.monitor.valve import CLIPPED, Valve
+from isotherm.probe.frames import plain_name
 from isotherm.record.watch import Event, Reading, WatchedLayer
 
 NOTHING_SEEN = Text(
@@ -203,7 +205,7 @@ class Monitor:
         for module, snapshot in looked.snapshots.items():
             path, model = self._snapshots.pop(module), called(self.model)
             self._safely(partial(snapshot.save, path, model=model, module=module, step=self.step))
-        self._agree(looked.table)
+        self._agree(looked)
         if self._table:
             about = {"step": self.step, "at": time.time(), "rows": self.options.rows, "loss_scale": self._loss_scale()}
             said = self._loss_of(looked.result), self._wants_stop
@@ -248,10 +250,11 @@ class Monitor:
         for why in refused:
             self._telling.warn(why, self.step)
 
-    def _agree(self, seen: Table) -> None:
+    def _agree(self, looked: Looked) -> None:
         """Settle which layers there are. Several processes settle it once; one alone adds layers as it meets them."""
+        seen = looked.table
         if not self._table:
-            self._table = self._ranks.agree(seen)
+            self._table = self._ranks.agree(seen if looked.notes is not None else self._remembered(seen) | seen)
         elif self._ranks.count == 1:
             for key in seen.keys() & self._table.keys():
                 if seen[key] != self._table[key]:
@@ -263,11 +266,21 @@ class Monitor:
             self._telling.warn(NOTHING_SEEN, self.step)
         if len(self.layers) < len(self._table):
             self.layers = [
-                WatchedLayer(number, name if not call else f"{name}#{call + 1}", heads)
-                for number, ((name, call), heads) in enumerate(self._table.items())
+                WatchedLayer(number, layer_name(key), heads) for number, (key, heads) in enumerate(self._table.items())
             ]
             if self._ranks.is_first:
                 self._telling.layers(self.layers, self._earlier)
+
+    def _remembered(self, seen: Table) -> Table:
+        """The layers that the store has of an earlier run of this model, not all of which may run in one step, as experts do
+        not. None if they are another model's."""
+        writer = self._telling.writer
+        if writer is None or not seen:
+            return {}
+        known = {key_of(layer.name): layer.heads for layer in writer.known}
+        modules = {plain_name(name) for name, _ in self.model.named_modules()}
+        ours = all(name in modules for name, _ in known) and all(known.get(key, n) == n for key, n in seen.items())
+        return known if ours else {}
 
     def _loss_of(self, result: Any) -> Any:
         loss, self._loss = self._loss, None
