@@ -119,6 +119,18 @@ def half_idle(mine, *, idle):
     return monitor.latest.gradients
 
 
+def experts(order):
+    """The readings of steps each of which runs one layer."""
+    model, found = built(), []
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
+    with watch(model, every=1, rows=None, together=True) as monitor:
+        for expert in order:
+            model.layers[expert](batch(0)).square().mean().backward()
+            optimizer.step()
+            found.append(monitor.latest.values["max_logit"])
+    return [layer.name for layer in monitor.layers], found
+
+
 def work(rank, folder):
     """One process: every way to train together, with and without the valve."""
     torch.set_num_threads(1)
@@ -135,5 +147,6 @@ def work(rank, folder):
                 done[name, valve is not None] = repr(error)
     done["stops"] = stopped(lambda whole: whole.chunk(2)[rank], f"{folder}/snapshots")
     done["half idle"] = half_idle(lambda whole: whole.chunk(2)[rank], idle=rank == 1)
+    done["experts"] = experts([[0, 0, 0, 0], [0, 0, 1, 1]][rank])
     torch.save(done, f"{folder}/{rank}.pt")
     dist.destroy_process_group()

@@ -9,7 +9,7 @@ import torch.multiprocessing as mp
 
 from isotherm.monitor import store
 from isotherm.monitor.valve import Valve
-from tests.monitor.processes import TAU, WAYS, built, half_idle, trained, work
+from tests.monitor.processes import TAU, WAYS, built, experts, half_idle, trained, work
 
 
 @pytest.fixture(scope="module")
@@ -79,3 +79,12 @@ def test_a_layer_that_ran_in_one_process_has_its_gradients(two):
     want = half_idle(lambda whole: whole.chunk(2)[0], idle=False)
     for name, lengths in first["half idle"].items():
         assert lengths[1] == pytest.approx(want[name][1] / 2, rel=1e-4)
+
+
+def test_a_layer_that_one_process_meets_later_is_read(two):
+    """One reading late, since all have to know of it."""
+    for names, found in (one["experts"] for one in two[0]):
+        assert names == ["layers.0", "layers.1"]
+        assert [len(values) for values in found] == [2, 2, 2, 6]
+    _, (want,) = experts([1])
+    np.testing.assert_allclose(found[3][2:], want, rtol=1e-5)

@@ -68,7 +68,7 @@ class Monitor:
         self.step = 0
         self.layers: list[WatchedLayer] = []
         self._latest: Reading | None = None
-        self._wants_stop = self._stops = False
+        self._wants_stop = self._stops = self._misses = False
         self.believes = True
         """Whether the loss that the model returns is the step's. In parts of a batch it may be a part of that."""
         self._ranks = Ranks(model, options.together)
@@ -208,7 +208,7 @@ class Monitor:
         self._agree(looked)
         if self._table:
             about = {"step": self.step, "at": time.time(), "rows": self.options.rows, "loss_scale": self._loss_scale()}
-            said = self._loss_of(looked.result), self._wants_stop
+            said = self._loss_of(looked.result), self._wants_stop, bool(looked.table.keys() - self._table.keys())
             self._coming = Gathering.of(looked, said, self._table, self._ranks, **about)
             self._hot = self.options.valve is not None
             if self._hot or not self._coming.numbers.waits:
@@ -227,6 +227,7 @@ class Monitor:
         if coming is None:
             return
         reading, self._stops = coming.reading(), self._stops or coming.stops()
+        self._misses = coming.misses()
         if not coming.rows_seen():
             self._looks.silent()
         else:
@@ -251,11 +252,13 @@ class Monitor:
             self._telling.warn(why, self.step)
 
     def _agree(self, looked: Looked) -> None:
-        """Settle which layers there are. Several processes settle it once; one alone adds layers as it meets them."""
+        """Settle which layers there are, and add those that are met later. Several processes add them one reading late, when
+        each has heard that some process met one."""
         seen = looked.table
         if not self._table:
             self._table = self._ranks.agree(seen if looked.notes is not None else self._remembered(seen) | seen)
-        elif self._ranks.count == 1:
+        elif self._ranks.count == 1 or self._misses:
+            seen = self._ranks.agree(seen)
             for key in seen.keys() & self._table.keys():
                 if seen[key] != self._table[key]:
                     words = OTHER_HEADS.format(layer=key[0], old=self._table[key], new=seen[key])
