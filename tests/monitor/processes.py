@@ -80,9 +80,9 @@ def trained(model, mine, valve=None, store=None):
             found.append(monitor.latest)
     whole = [one.full_tensor() if hasattr(one, "full_tensor") else one for one in model.parameters()]
     return {
-        "layers": [(layer.name.removeprefix("module."), layer.heads) for layer in monitor.layers],
+        "layers": [(layer.name, layer.heads) for layer in monitor.layers],
         "readings": [(one.step, one.loss, one.values, one.gradients) for one in found],
-        "events": [event.message.en.replace("module.", "") for event in monitor.events],
+        "events": [event.message.en for event in monitor.events],
         "weights": [one.detach().clone() for one in whole],
     }
 

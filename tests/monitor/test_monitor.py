@@ -659,3 +659,19 @@ def test_a_run_whose_layers_run_now_and_then_goes_on_in_its_store(tmp_path):
     ran = [np.isfinite(reading.values["gate"][[0, 4, 6, 8]]).tolist() for reading in record.readings]
     assert [row.index(True) for row in ran] == [0, 1, 2, 2, 3]
     assert [event.kind for event in record.events] == ["resumed"]
+
+
+def test_a_run_goes_on_in_its_store_whatever_its_model_is_wrapped_in(tmp_path):
+    """Such as one of several processes that goes on in one alone."""
+    path, model = tmp_path / "run.db", build()
+    for first, run in enumerate((nn.DataParallel(model), model, torch.compile(model, backend="eager"))):
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        monitor = watch(run, every=1, store=path)
+        monitor.start(first)
+        run(batch(first)).square().mean().backward()
+        optimizer.step()
+        monitor.stop()
+        assert [event for event in monitor.events if event.kind == "trouble"] == []
+    record = store.read(path)
+    assert [layer.name for layer in record.layers] == ["layers.0", "layers.1"]
+    assert [reading.step for reading in record.readings] == [0, 1, 2]

@@ -16,7 +16,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from isotherm.checkup.wrappers import called
+from isotherm.checkup.wrappers import called, prefix
 from isotherm.errors import ArgumentError
 from isotherm.language import Text
 from isotherm.monitor.arriving import Arriving
@@ -268,8 +268,10 @@ class Monitor:
         if not self._table and not self._telling.has_failed:
             self._telling.warn(NOTHING_SEEN, self.step)
         if len(self.layers) < len(self._table):
+            names = [layer_name(key).removeprefix(prefix(self.model)) for key in self._table]
             self.layers = [
-                WatchedLayer(number, layer_name(key), heads) for number, (key, heads) in enumerate(self._table.items())
+                WatchedLayer(number, name, heads)
+                for number, (name, heads) in enumerate(zip(names, self._table.values(), strict=True))
             ]
             if self._ranks.is_first:
                 self._telling.layers(self.layers, self._earlier)
@@ -280,7 +282,7 @@ class Monitor:
         writer = self._telling.writer
         if writer is None or not seen:
             return {}
-        known = {key_of(layer.name): layer.heads for layer in writer.known}
+        known = {key_of(prefix(self.model) + layer.name): layer.heads for layer in writer.known}
         modules = {plain_name(name) for name, _ in self.model.named_modules()}
         ours = all(name in modules for name, _ in known) and all(known.get(key, n) == n for key, n in seen.items())
         return known if ours else {}
