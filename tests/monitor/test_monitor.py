@@ -615,6 +615,33 @@ def test_gradients_of_steps_that_a_scaler_skipped_are_not_told():
     assert all(np.isfinite(one.values["max_logit"]).all() for one in found)
 
 
+@pytest.mark.parametrize("late", [False, True])
+def test_what_is_no_loss_is_told_as_none(late):
+    """It is no reason to stop training."""
+    kinds = [
+        (lambda loss: loss.reshape(1), True),
+        (lambda loss: loss.detach().numpy(), True),
+        (lambda loss: np.float32(loss.item()), True),
+        (lambda loss: torch.stack([loss, loss]), False),
+        (lambda loss: {"loss": loss}, False),
+        (lambda loss: None, False),
+    ]
+    model = build()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with watch(model, every=1) as monitor:
+        for step, (kind, known) in enumerate(kinds):
+            loss = model(batch(step)).square().mean()
+            loss.backward()
+            for order in (0, 1):
+                if order == late:
+                    monitor.log(kind(loss))
+                if order == 0:
+                    optimizer.step()
+            assert monitor.latest.step == step
+            assert monitor.latest.loss == (pytest.approx(loss.item()) if known else None)
+    assert monitor.events == []
+
+
 @pytest.mark.parametrize(
     ("every", "first", "late"),
     [(1, 0, False), (3, 0, False), (1, 9, False), (1, 0, True), (3, 0, True), (1, 9, True)],

@@ -142,7 +142,7 @@ class Monitor:
         """The loss of this step, a number or a tensor, before the optimizer steps or right after, as the first time.
         Models that return one (`outputs.loss`) need not be helped, unless they are compiled."""
         self._miss_steps(LONG)
-        loss = loss.detach() if isinstance(loss, Tensor) else loss
+        loss = _one_number(loss)
         coming, done = self._coming, self._latest
         if not self._has_logged:
             self._has_logged, self._logs_late = True, self._ticks == 1 or (self._ticks > 1 and self._looks.waits)
@@ -150,7 +150,7 @@ class Monitor:
             self._loss = loss
         elif coming is not None and coming.step == self.step - 1:
             coming.late_loss = Arriving(loss) if isinstance(loss, Tensor) else loss
-        elif done is not None and done.loss is None and done.step == self.step - 1:
+        elif loss is not None and done is not None and done.loss is None and done.step == self.step - 1:
             self._latest = replace(done, loss=float(loss))
             if self._telling.writer is not None:
                 self._telling.writer.reading(self._latest)
@@ -290,8 +290,8 @@ class Monitor:
     def _loss_of(self, result: Any) -> Any:
         loss, self._loss = self._loss, None
         if loss is None and self.believes:
-            loss = result.get("loss") if isinstance(result, dict) else getattr(result, "loss", None)
-        return loss if isinstance(loss, (int, float)) or (isinstance(loss, Tensor) and loss.numel() == 1) else None
+            loss = _one_number(result.get("loss") if isinstance(result, dict) else getattr(result, "loss", None))
+        return loss
 
     def _loss_scale(self) -> float:
         """What the gradients of the step are divided by. If steps were skipped meanwhile, theirs are among them, of a larger
@@ -321,6 +321,16 @@ class Monitor:
 
     def _safely(self, work: Callable[[], object]) -> None:
         self._telling.safely(work, self.step)
+
+
+def _one_number(loss: Any) -> Tensor | float | None:
+    """The loss as a tensor of one number, which may be on its way, or as a number; None if it is neither."""
+    if isinstance(loss, Tensor):
+        return loss.detach() if loss.numel() == 1 else None
+    try:
+        return float(loss)
+    except (TypeError, ValueError):
+        return None
 
 
 def watch(
