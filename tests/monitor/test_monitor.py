@@ -515,6 +515,24 @@ def test_another_copy_that_is_trained_is_told():
     assert len(monitor.events) == 1
 
 
+def test_a_model_that_is_not_trained_is_told_at_the_end():
+    monitor = watch(build())
+    with pytest.warns(RuntimeWarning, match="stepped 20 times, none of them held"), monitor:
+        train(build(), 20)
+    with watch(build()) as monitor:
+        train(build(), 19)  # another model is trained first
+    assert monitor.events == []
+
+
+def test_a_monitor_that_is_started_again_counts_each_step_once():
+    model = build()
+    with watch(model, every=1) as monitor:
+        train(model, 2)
+        monitor.start(5)
+        train(model, 2)
+    assert (monitor.step, monitor.latest.step) == (7, 6)
+
+
 def test_layers_that_are_replaced():
     model = build()
     with watch(model, every=1) as monitor:

@@ -46,6 +46,12 @@ NO_STEP = Text(
     " after each update of the weights",
     "模型已运行，但没有持有其参数的优化器走过一步，因此没有读数；请在每次更新权重后调用 monitor.stepped()",
 )
+NOT_TRAINED = Text(
+    "optimizers have stepped {n} times, none of them held a parameter of this model, and it has run no forward that needs"
+    " gradients, so there is no reading: is a copy of it trained, or a wrapper with parameters of its own?",
+    "优化器已走 {n} 步，都不持有本模型的参数，本模型也没有做过需要梯度的前向，因此没有读数："
+    "训练的是否是它的副本，或自带参数的包装？",
+)
 OTHER_HEADS = Text(
     "{layer} had {old} heads and has {new} now; it is not read any more",
     "{layer} 原有 {old} 个头，现有 {new} 个；不再读取该层",
@@ -134,6 +140,8 @@ class Monitor:
         """End: the model, PyTorch and the optimizers are as they were."""
         self._clock.stop()
         self._miss_steps(PATIENCE)
+        if self._looks.waits and not self._ticks and (n := self._clock.strangers) >= PATIENCE:
+            self._telling.warn(NOT_TRAINED.format(n=n), self.step)
         for end in (self._looks.close, self._looks.stop, self._finish):
             self._safely(end)
         self._telling.close()
