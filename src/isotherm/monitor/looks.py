@@ -44,7 +44,7 @@ class Looks:
         self.origins: dict[Key, Origin] = {}
         """Where the layers' q and k come from, if they were to be traced."""
         self.owed = False
-        """Whether the last look came to nothing, and the next step has to be looked at eagerly."""
+        """Whether the next step has to be looked at eagerly: the last look came to nothing, or may have missed modules."""
         self.errors: list[str] = []
         """What went wrong while looking."""
         self.unseen: list[Unseen] = []
@@ -86,7 +86,7 @@ class Looks:
         if self._alone:
             self._notes.listen()
         waits = self._notes.listening and not self._compiled_steps and not self.owed and _is_compiled(self._model)
-        if not self.wanted and (self._notes.cover(table) or (waits and not table and not self._traces)):
+        if not (self.wanted or self.owed) and (self._notes.cover(table) or (waits and not table and not self._traces)):
             self._noting = True
             self._notes.arm()
         elif not (waits and table):  # else this is the first step that may be compiled
@@ -152,6 +152,7 @@ class Looks:
         if not notes.cover(known):
             self.owed = True
             return None
+        self.owed = not table and notes.lacks(self._model)
         return Looked(known, notes=notes)
 
 
