@@ -281,6 +281,23 @@ class Biased(Attention):
         return self.out(out.transpose(1, 2).reshape(b, t, w))
 
 
+class Added(Attention):
+    """A mask of numbers: some hide a key, others are a bias."""
+
+    hidden = -torch.inf
+
+    def forward(self, x):
+        b, t, w = x.shape
+        q, k, v = self.qkv(x).view(b, t, 3, self.heads, w // self.heads).permute(2, 0, 3, 1, 4)
+        later = torch.ones(t, t, dtype=torch.bool).triu(1)
+        mask = (torch.arange(float(t)) - torch.arange(float(t))[:, None]).masked_fill(later, self.hidden)
+        return self.out(F.scaled_dot_product_attention(q, k, v, mask).transpose(1, 2).reshape(b, t, w))
+
+
+class Large(Added):
+    hidden = -1e9
+
+
 class Grouped(Attention):
     def forward(self, x):
         b, t, w = x.shape
@@ -289,7 +306,7 @@ class Grouped(Attention):
         return self.out(out.transpose(1, 2).reshape(b, t, w))
 
 
-@pytest.mark.parametrize("kind", [Masked, Biased, Grouped])
+@pytest.mark.parametrize("kind", [Masked, Biased, Added, Large, Grouped])
 def test_masks_biases_scales_and_groups(kind, eager_looks):
     _, read, _ = watched(compiled(kind, fullgraph=True), 2)
     assert eager_looks == []
