@@ -86,12 +86,14 @@ class Looks:
         if self._alone:
             self._notes.listen()
         waits = self._notes.listening and not self._compiled_steps and not self.owed and _is_compiled(self._model)
-        if not (self.wanted or self.owed) and (self._notes.cover(table) or (waits and not table and not self._traces)):
+        untraced = self._alone and bool(self.origins) and not self.origins.keys() >= table.keys()  # layers met since
+        compiled = self._notes.cover(table) or (waits and not table and not self._traces)
+        if compiled and not (self.wanted or self.owed or untraced):
             self._noting = True
             self._notes.arm()
         elif not (waits and table):  # else this is the first step that may be compiled
-            traces = self._traces and not self.origins
             self._eager = True
+            traces = self._traces and (untraced or not self.origins)
             self._session = TrainingSession(
                 self._model, self._rows, self._trusted, traces=traces, together=not self._alone
             )
@@ -111,7 +113,8 @@ class Looks:
             return None
         self.close()
         self.unseen = [one for one in session.seen.unseen if one.severity == "warning"]
-        self.origins = self.origins or session.origins
+        if session.traces:
+            self.origins |= session.origins
         heads = {key: len(totals.largest) for key, totals in session.totals.items()}
         return Looked(heads, session.totals, None, session.result, session.seconds, session.snapshots)
 

@@ -14,6 +14,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+import numpy as np
 from torch import Tensor, nn
 
 from isotherm.checkup.wrappers import called, prefix
@@ -249,7 +250,11 @@ class Monitor:
         assert valve is not None
         assert latest is not None
         origins = [self._looks.origins.get(key) for key in self._table]
-        clips, refused = valve.act(self.model, self.layers, origins, latest.values["max_logit"])
+        largest = latest.values["max_logit"]
+        if self._ranks.count == 1:  # what was just met is traced in the next look
+            known = np.repeat([origin is not None for origin in origins], [layer.heads for layer in self.layers])
+            largest = np.where(known, largest, np.nan)
+        clips, refused = valve.act(self.model, self.layers, origins, largest)
         for clip in clips:
             numbers = {"heads": float(clip.heads), "max_logit": clip.largest, "factor": clip.smallest_factor}
             words = CLIPPED.format(layer=clip.layer.name, n=clip.heads, tau=valve.tau, largest=clip.largest)
