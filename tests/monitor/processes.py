@@ -119,16 +119,18 @@ def half_idle(mine, *, idle):
     return monitor.latest.gradients
 
 
-def experts(order):
-    """The readings of steps each of which runs one layer."""
+def experts(order, valve=None):
+    """The readings of steps each of which runs one layer, the weights in the end, and what was told."""
     model, found = built(), []
     optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
-    with watch(model, every=1, rows=None, together=True) as monitor:
+    with warnings.catch_warnings(), watch(model, every=1, rows=None, together=True, valve=valve) as monitor:
+        warnings.simplefilter("ignore")
         for expert in order:
             model.layers[expert](batch(0)).square().mean().backward()
             optimizer.step()
             found.append(monitor.latest.values["max_logit"])
-    return [layer.name for layer in monitor.layers], found
+    weights = [one.detach().clone() for one in model.parameters()]
+    return [layer.name for layer in monitor.layers], found, weights, [event.message.en for event in monitor.events]
 
 
 def work(rank, folder):
@@ -148,5 +150,6 @@ def work(rank, folder):
     done["stops"] = stopped(lambda whole: whole.chunk(2)[rank], f"{folder}/snapshots")
     done["half idle"] = half_idle(lambda whole: whole.chunk(2)[rank], idle=rank == 1)
     done["experts"] = experts([[0, 0, 0, 0], [0, 0, 1, 1]][rank])
+    done["clipped experts"] = experts([[0, 1, 0, 1], [1, 1, 1, 1]][rank], Valve(TAU))
     torch.save(done, f"{folder}/{rank}.pt")
     dist.destroy_process_group()

@@ -83,8 +83,16 @@ def test_a_layer_that_ran_in_one_process_has_its_gradients(two):
 
 def test_a_layer_that_one_process_meets_later_is_read(two):
     """One reading late, since all have to know of it."""
-    for names, found in (one["experts"] for one in two[0]):
+    for names, found, *_ in (one["experts"] for one in two[0]):
         assert names == ["layers.0", "layers.1"]
         assert [len(values) for values in found] == [2, 2, 2, 6]
-    _, (want,) = experts([1])
+    _, (want,), *_ = experts([1])
     np.testing.assert_allclose(found[3][2:], want, rtol=1e-5)
+
+
+def test_the_valve_leaves_copies_of_a_model_the_same(two):
+    """One process has not traced a layer that the other ran in the first step."""
+    (_, found, first, said), (_, _, second, _) = (one["clipped experts"] for one in two[0])
+    assert found[0].max() > TAU
+    assert all(map(torch.equal, first, second))
+    assert sum("did not run in every process" in one for one in said) == 2

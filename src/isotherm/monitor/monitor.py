@@ -28,7 +28,7 @@ from isotherm.monitor.options import WatchOptions
 from isotherm.monitor.ranks import Ranks, Table
 from isotherm.monitor.store import Writer, read
 from isotherm.monitor.telling import MakeSink, Telling
-from isotherm.monitor.totals import key_of, layer_name
+from isotherm.monitor.totals import Key, key_of, layer_name
 from isotherm.monitor.valve import CLIPPED, Valve
 from isotherm.probe.frames import plain_name
 from isotherm.record.watch import Event, Reading, WatchedLayer
@@ -46,6 +46,10 @@ NO_STEP = Text(
     "the model has run, but no optimizer stepped that holds its parameters, so there is no reading; call monitor.stepped()"
     " after each update of the weights",
     "模型已运行，但没有持有其参数的优化器走过一步，因此没有读数；请在每次更新权重后调用 monitor.stepped()",
+)
+NOT_EVERYWHERE = Text(
+    "{layer}: it did not run in every process in the first step that was read, so it is not clipped",
+    "{layer}：在首次读取的那一步中，并非每个进程都运行了它，因此不作裁剪",
 )
 NOT_TRAINED = Text(
     "optimizers have stepped {n} times, none of them held a parameter of this model, and it has run no forward that needs"
@@ -90,6 +94,8 @@ class Monitor:
         self._hot = False
         self._looks = Looks(model, options.rows, traces=options.valve is not None, alone=self._ranks.count == 1)
         self._table: Table = {}
+        self._traced: set[Key] = set()
+        """The layers that every one of several processes has traced: the valve must do the same in all."""
         self._coming: Gathering | None = None
         self._snapshots: dict[str, Path] = {}
         self._loss: Any = None
@@ -250,10 +256,17 @@ class Monitor:
         assert valve is not None
         assert latest is not None
         origins = [self._looks.origins.get(key) for key in self._table]
-        largest = latest.values["max_logit"]
-        if self._ranks.count == 1:  # what was just met is traced in the next look
-            known = np.repeat([origin is not None for origin in origins], [layer.heads for layer in self.layers])
-            largest = np.where(known, largest, np.nan)
+        alone, sizes = self._ranks.count == 1, [layer.heads for layer in self.layers]
+        traced = list(
+            self._looks.origins if alone else self._traced
+        )  # alone, what was just met is traced in the next look
+        known = np.array([key in traced for key in self._table])
+        largest = np.where(np.repeat(known, sizes), latest.values["max_logit"], np.nan)
+        if not (alone or known.all()):
+            missed = np.split(latest.values["max_logit"], np.cumsum(sizes)[:-1])
+            for layer, logits, ours in zip(self.layers, missed, known, strict=True):
+                if not ours and (logits > valve.tau).any():
+                    self._telling.warn(NOT_EVERYWHERE.format(layer=layer.name), self.step)
         clips, refused = valve.act(self.model, self.layers, origins, largest)
         for clip in clips:
             numbers = {"heads": float(clip.heads), "max_logit": clip.largest, "factor": clip.smallest_factor}
@@ -269,6 +282,7 @@ class Monitor:
         each has heard that some process met one."""
         seen = looked.table
         if not self._table:
+            self._traced = self._ranks.common(self._looks.origins) if self._ranks.count > 1 else set()
             self._table = self._ranks.agree(seen if looked.notes is not None else self._remembered(seen) | seen)
         elif self._ranks.count == 1 or self._misses:
             seen = self._ranks.agree(seen)
