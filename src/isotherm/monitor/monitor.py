@@ -31,7 +31,7 @@ from isotherm.monitor.telling import MakeSink, Telling
 from isotherm.monitor.totals import Key, key_of, layer_name
 from isotherm.monitor.valve import CLIPPED, Valve
 from isotherm.probe.frames import plain_name
-from isotherm.record.watch import Event, Reading, WatchedLayer
+from isotherm.record.watch import Event, Floats, Reading, WatchedLayer
 
 NOTHING_SEEN = Text(
     "no attention was seen in the first step, so there is nothing to watch; isotherm check says what was met instead",
@@ -256,17 +256,7 @@ class Monitor:
         assert valve is not None
         assert latest is not None
         origins = [self._looks.origins.get(key) for key in self._table]
-        alone, sizes = self._ranks.count == 1, [layer.heads for layer in self.layers]
-        traced = list(
-            self._looks.origins if alone else self._traced
-        )  # alone, what was just met is traced in the next look
-        known = np.array([key in traced for key in self._table])
-        largest = np.where(np.repeat(known, sizes), latest.values["max_logit"], np.nan)
-        if not (alone or known.all()):
-            missed = np.split(latest.values["max_logit"], np.cumsum(sizes)[:-1])
-            for layer, logits, ours in zip(self.layers, missed, known, strict=True):
-                if not ours and (logits > valve.tau).any():
-                    self._telling.warn(NOT_EVERYWHERE.format(layer=layer.name), self.step)
+        largest = self._of_traced(latest.values["max_logit"], valve)
         clips, refused = valve.act(self.model, self.layers, origins, largest)
         for clip in clips:
             numbers = {"heads": float(clip.heads), "max_logit": clip.largest, "factor": clip.smallest_factor}
@@ -276,6 +266,17 @@ class Monitor:
             )
         for why in refused:
             self._telling.warn(why, self.step)
+
+    def _of_traced(self, logits: Floats, valve: Valve) -> Floats:
+        """The largest logits, NaN in layers whose projections are not known. In one process alone they will be, after the next
+        look."""
+        alone, sizes = self._ranks.count == 1, [layer.heads for layer in self.layers]
+        known = self._looks.origins.keys() if alone else self._traced
+        parts = np.split(logits, np.cumsum(sizes)[:-1])
+        for layer, key, part in zip(self.layers, self._table, parts, strict=True):
+            if not alone and key not in known and (part > valve.tau).any():
+                self._telling.warn(NOT_EVERYWHERE.format(layer=layer.name), self.step)
+        return np.where(np.repeat([key in known for key in self._table], sizes), logits, np.nan)
 
     def _agree(self, looked: Looked) -> None:
         """Settle which layers there are, and add those that are met later. Several processes add them one reading late, when
