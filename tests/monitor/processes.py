@@ -80,9 +80,9 @@ def trained(model, mine, valve=None, store=None):
             found.append(monitor.latest)
     whole = [one.full_tensor() if hasattr(one, "full_tensor") else one for one in model.parameters()]
     return {
-        "layers": [(layer.name.removeprefix("module."), layer.heads) for layer in monitor.layers],
+        "layers": [(layer.name, layer.heads) for layer in monitor.layers],
         "readings": [(one.step, one.loss, one.values, one.gradients) for one in found],
-        "events": [event.message.en.replace("module.", "") for event in monitor.events],
+        "events": [event.message.en for event in monitor.events],
         "weights": [one.detach().clone() for one in whole],
     }
 
@@ -107,6 +107,32 @@ def stopped(mine, folder):
     return stops
 
 
+def half_idle(mine, *, idle):
+    """The gradients that a reading has where the last layer may be skipped, as an expert without a token is."""
+    model, given = built(), mine(batch(0, 6))
+    if idle:
+        model.layers[1].forward = torch.zeros_like
+    run = DistributedDataParallel(model, find_unused_parameters=True) if dist.is_initialized() else model
+    with watch(run, every=1, rows=None) as monitor:
+        (run(given) - given.roll(1, 1)).square().mean().backward()
+        torch.optim.SGD(model.parameters(), lr=0.1).step()
+    return monitor.latest.gradients
+
+
+def experts(order, valve=None):
+    """The readings of steps each of which runs one layer, the weights in the end, and what was told."""
+    model, found = built(), []
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
+    with warnings.catch_warnings(), watch(model, every=1, rows=None, together=True, valve=valve) as monitor:
+        warnings.simplefilter("ignore")
+        for expert in order:
+            model.layers[expert](batch(0)).square().mean().backward()
+            optimizer.step()
+            found.append(monitor.latest.values["max_logit"])
+    weights = [one.detach().clone() for one in model.parameters()]
+    return [layer.name for layer in monitor.layers], found, weights, [event.message.en for event in monitor.events]
+
+
 def work(rank, folder):
     """One process: every way to train together, with and without the valve."""
     torch.set_num_threads(1)
@@ -122,5 +148,8 @@ def work(rank, folder):
             except Exception as error:
                 done[name, valve is not None] = repr(error)
     done["stops"] = stopped(lambda whole: whole.chunk(2)[rank], f"{folder}/snapshots")
+    done["half idle"] = half_idle(lambda whole: whole.chunk(2)[rank], idle=rank == 1)
+    done["experts"] = experts([[0, 0, 0, 0], [0, 0, 1, 1]][rank])
+    done["clipped experts"] = experts([[0, 1, 0, 1], [1, 1, 1, 1]][rank], Valve(TAU))
     torch.save(done, f"{folder}/{rank}.pt")
     dist.destroy_process_group()

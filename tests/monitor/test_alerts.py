@@ -173,4 +173,25 @@ def test_the_alarms_of_a_long_run_do_not_grow():
     for step in range(0, 10_000, 50):
         alarms.look(reading(step))
     assert len(alarms._history.readings) == WINDOW
-    assert {len(kept) for kept in alarms._history.early.values()} == {EARLY}
+    assert {kept.shape for kept in alarms._history.early.values()} == {(2, len(LAYERS))}
+
+
+def test_layers_that_are_met_later_forget_nothing():
+    """What was told is not told again. Every layer has the early values of its own first readings."""
+    fewer, hot = LAYERS[:-1], {"max_logit": (0, 200)}
+    alarms, heads = Alarms(fewer), sum(layer.heads for layer in fewer)
+
+    def narrow(one):
+        return replace(one, values={name: values[:heads] for name, values in one.values.items()})
+
+    def collapsed(step):
+        found = told(alarms, [changed(reading(step), entropy=(slice(None), 0.01), **hot)])
+        return {layer for _, rule, layer, _ in found if rule == "entropy-collapse"}
+
+    assert told(alarms, [narrow(changed(reading(step), **hot)) for step in range(5)]) == [(0, "max-logit-100", 0, 0)]
+    alarms.grow(LAYERS)
+    assert told(alarms, [changed(reading(step), **hot) for step in range(5, 8)]) == []
+    assert told(alarms, [narrow(changed(reading(8), **hot))]) == []  # of a store, from before the layer
+    assert collapsed(9) == {layer.number for layer in fewer}
+    assert told(alarms, [changed(reading(step), **hot) for step in range(10, 30)]) == []
+    assert collapsed(30) == {layer.number for layer in LAYERS}

@@ -84,27 +84,29 @@ def test_the_trainer_stops_when_an_alert_says_so(tmp_path):
 
 @pytest.fixture
 def fit():
-    """Train a small module by Lightning: folder, callbacks, steps, the checkpoint to go on from, the step that fails."""
+    """Train a small module by Lightning: folder, callbacks, steps, the checkpoint to go on from, the step that fails, and what
+    else its trainer is told."""
     lightning = pytest.importorskip("lightning.pytorch", reason="lightning is not installed")
 
     class Module(lightning.LightningModule):
         def __init__(self, fails):
             super().__init__()
-            self.model, self.fails = build(), fails
+            self.model, self.fails, self.seen = build(), fails, []
 
         def training_step(self, given, number):
             if self.global_step == self.fails:
                 raise ValueError("bad data")
             loss = (self.model(given) - given.roll(1, 1)).square().mean()
             self.log("loss", loss)
+            self.seen.append(loss.item())
             return loss
 
         def configure_optimizers(self):
             return torch.optim.SGD(self.parameters(), lr=1e-2)
 
-    def fitted(folder, callbacks, steps=6, path=None, fails=None):
+    def fitted(folder, callbacks, steps=6, path=None, fails=None, **options):
         module = Module(fails)
-        quiet = {"enable_progress_bar": False, "enable_model_summary": False, "enable_checkpointing": False}
+        quiet = {"enable_progress_bar": False, "enable_model_summary": False, "enable_checkpointing": False} | options
         logger = lightning.loggers.CSVLogger(folder)
         made = lightning.Trainer(
             max_steps=steps, accelerator="cpu", logger=logger, callbacks=callbacks, log_every_n_steps=1, **quiet
@@ -135,6 +137,14 @@ def test_lightning_that_resumes_goes_on_after_its_step(tmp_path, fit):
     record = store.read(tmp_path / "run.db")
     assert [reading.step for reading in record.readings] == [0, 2, 4, 6, 8, 10]
     assert record.superseded == 0
+
+
+def test_lightning_that_accumulates_has_the_loss_of_the_whole_step(tmp_path, fit):
+    """The last step of an epoch may be of fewer batches."""
+    options = {"every": 1, "store": tmp_path / "run.db"}
+    module, _ = fit(tmp_path, [lightning_callback(**options)], steps=2, accumulate_grad_batches=4)
+    losses = [reading.loss for reading in store.read(tmp_path / "run.db").readings]
+    assert losses == [pytest.approx(sum(part) / len(part)) for part in (module.seen[:4], module.seen[4:6])]
 
 
 def test_lightning_that_fails_leaves_nothing(tmp_path, fit):

@@ -185,6 +185,36 @@ def test_what_notes_cannot_reach_is_looked_at_eagerly(kind, eager_looks):
     assert losses == pytest.approx(train(Half(kind), 4), rel=1e-5)
 
 
+class Disabled(Model):
+    """The last layer is kept from the compiler, or is not used."""
+
+    used = True
+
+    def forward(self, x):
+        x = x + self.layers[0](x)
+        return x + torch.compiler.disable(self.layers[1].__call__)(x) if self.used else x
+
+
+@pytest.mark.filterwarnings("ignore:The .grad attribute")  # the compiler's own, with and without a monitor
+@pytest.mark.parametrize("used", [True, False])
+def test_a_layer_that_is_kept_from_the_compiler_is_looked_at_eagerly(used, eager_looks):
+    """One step is looked at eagerly to see whether a layer without a note, of whose class others have one, runs at all."""
+
+    def model():
+        torch._dynamo.reset()
+        torch.manual_seed(0)
+        made = Disabled(heads=(2, 4))
+        made.used = used
+        return torch.compile(made, backend="aot_eager")
+
+    losses, read, monitor = watched(model(), 7, every=3)
+    assert [layer.name for layer in monitor.layers] == ["layers.0", "layers.1"][: 1 + used]
+    assert [one.step for one in read] == [0, 1, 3, 6]
+    assert len(eager_looks) == (3 if used else 1)
+    assert np.isfinite(read[-1].values["entropy"]).all()
+    assert losses == pytest.approx(train(model(), 7), rel=1e-5)
+
+
 def test_validation_and_other_models_run_compiled_beside_an_eager_look():
     """A look begins when a step ends, and what runs before the next one may be long."""
     ran = []
@@ -251,6 +281,23 @@ class Biased(Attention):
         return self.out(out.transpose(1, 2).reshape(b, t, w))
 
 
+class Added(Attention):
+    """A mask of numbers: some hide a key, others are a bias."""
+
+    hidden = -torch.inf
+
+    def forward(self, x):
+        b, t, w = x.shape
+        q, k, v = self.qkv(x).view(b, t, 3, self.heads, w // self.heads).permute(2, 0, 3, 1, 4)
+        later = torch.ones(t, t, dtype=torch.bool).triu(1)
+        mask = (torch.arange(float(t)) - torch.arange(float(t))[:, None]).masked_fill(later, self.hidden)
+        return self.out(F.scaled_dot_product_attention(q, k, v, mask).transpose(1, 2).reshape(b, t, w))
+
+
+class Large(Added):
+    hidden = -1e9
+
+
 class Grouped(Attention):
     def forward(self, x):
         b, t, w = x.shape
@@ -259,7 +306,7 @@ class Grouped(Attention):
         return self.out(out.transpose(1, 2).reshape(b, t, w))
 
 
-@pytest.mark.parametrize("kind", [Masked, Biased, Grouped])
+@pytest.mark.parametrize("kind", [Masked, Biased, Added, Large, Grouped])
 def test_masks_biases_scales_and_groups(kind, eager_looks):
     _, read, _ = watched(compiled(kind, fullgraph=True), 2)
     assert eager_looks == []

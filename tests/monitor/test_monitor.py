@@ -333,6 +333,15 @@ def test_models_are_watched_in_threads_of_their_own():
         assert events == []
 
 
+def test_a_model_is_trained_in_another_thread_than_its_monitor_was_started_in():
+    model = build()
+    with watch(model, every=50, rows=None) as monitor:
+        thread = threading.Thread(target=train, args=(model, 25))
+        thread.start()
+        thread.join()
+    assert (monitor.step, monitor.latest.step, monitor.events) == (25, 1, [])
+
+
 def test_a_loss_that_is_logged_after_the_step_is_that_of_its_step():
     model, losses = build(), []
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
@@ -506,6 +515,24 @@ def test_another_copy_that_is_trained_is_told():
     assert len(monitor.events) == 1
 
 
+def test_a_model_that_is_not_trained_is_told_at_the_end():
+    monitor = watch(build())
+    with pytest.warns(RuntimeWarning, match="stepped 20 times, none of them held"), monitor:
+        train(build(), 20)
+    with watch(build()) as monitor:
+        train(build(), 19)  # another model is trained first
+    assert monitor.events == []
+
+
+def test_a_monitor_that_is_started_again_counts_each_step_once():
+    model = build()
+    with watch(model, every=1) as monitor:
+        train(model, 2)
+        monitor.start(5)
+        train(model, 2)
+    assert (monitor.step, monitor.latest.step) == (7, 6)
+
+
 def test_layers_that_are_replaced():
     model = build()
     with watch(model, every=1) as monitor:
@@ -548,3 +575,148 @@ def test_a_store_of_another_model_is_left_as_it_is(tmp_path):
     record = store.read(path)
     assert [reading.values["gate"].size for reading in record.readings] == [4, 4, 4]
     assert record.events == ()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_batch_of_nothing_is_no_trouble(kind):
+    """Neither does an empty call vouch for later ones."""
+    model = build(kind)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
+    with watch(model, every=1, rows=None) as monitor:
+        for size in (0, 3, 0):
+            model(batch(0, size)).sum().backward()
+            if not size and monitor.step == 0:
+                assert monitor._looks._trusted == set()
+            optimizer.step()
+    assert monitor.events == []
+    assert (monitor.step, monitor.latest.step) == (3, 1)
+    np.testing.assert_allclose(
+        monitor.latest.values["max_logit"][:2], expected(build(kind), batch(0)).summary("max_logit").max, rtol=1e-5
+    )
+
+
+def test_gradients_that_have_not_come_are_not_zero():
+    """Optimizers that step inside the backward pass (one for each parameter, so that no gradient is kept) are read before it
+    reaches q and k."""
+    model = build()
+    optimizers_of = {weight: torch.optim.SGD([weight], lr=0.1) for weight in model.parameters()}
+
+    def update(weight):
+        optimizers_of[weight].step()
+        weight.grad = None
+
+    for weight in model.parameters():
+        weight.register_post_accumulate_grad_hook(update)
+    with watch(model, every=1) as monitor:
+        for step in range(3):
+            model(batch(step)).square().mean().backward()
+    assert (monitor.step, monitor.latest.step) == (3, 2)
+    assert np.isnan(monitor.latest.gradients["q"]).all()
+    assert (monitor.latest.values["max_logit"] > 0).all()
+
+
+def test_gradients_of_steps_that_a_scaler_skipped_are_not_told():
+    """Their scale was another, and what overflowed is infinite. The statistics are of the same weights, and are told."""
+    model, scaler = build(), torch.amp.GradScaler("cpu", init_scale=2.0**10)
+    optimizer, found = torch.optim.SGD(model.parameters(), lr=0.1), []
+    with watch(model, every=1, scaler=scaler) as monitor:
+        for step in range(4):
+            scaler.scale(model(batch(step)).square().mean()).backward()
+            if step == 1:
+                model.layers[0].qkv.weight.grad.fill_(torch.inf)
+            scaler.step(optimizer)
+            scaler.update()
+            optimizer.zero_grad()
+            found.append(monitor.latest)
+    assert [one.step for one in found] == [0, 0, 1, 2]
+    assert [bool(np.isnan(one.gradients["q"]).all()) for one in found] == [False, False, True, False]
+    assert all(np.isfinite(one.values["max_logit"]).all() for one in found)
+
+
+@pytest.mark.parametrize("late", [False, True])
+def test_what_is_no_loss_is_told_as_none(late):
+    """It is no reason to stop training."""
+    kinds = [
+        (lambda loss: loss.reshape(1), True),
+        (lambda loss: loss.detach().numpy(), True),
+        (lambda loss: np.float32(loss.item()), True),
+        (lambda loss: torch.stack([loss, loss]), False),
+        (lambda loss: {"loss": loss}, False),
+        (lambda loss: None, False),
+    ]
+    model = build()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with watch(model, every=1) as monitor:
+        for step, (kind, known) in enumerate(kinds):
+            loss = model(batch(step)).square().mean()
+            loss.backward()
+            for order in (0, 1):
+                if order == late:
+                    monitor.log(kind(loss))
+                if order == 0:
+                    optimizer.step()
+            assert monitor.latest.step == step
+            assert monitor.latest.loss == (pytest.approx(loss.item()) if known else None)
+    assert monitor.events == []
+
+
+@pytest.mark.parametrize(
+    ("every", "first", "late"),
+    [(1, 0, False), (3, 0, False), (1, 9, False), (1, 0, True), (3, 0, True), (1, 9, True)],
+)
+def test_a_loss_that_is_logged_now_and_then_is_told_for_its_step_only(every, first, late):
+    model, losses, told = build(), [], {}
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with watch(model, every=every) as monitor:
+        for step in range(30):
+            loss = model(batch(step)).square().mean()
+            loss.backward()
+            if step % 10 == first and not late:
+                monitor.log(loss)
+            optimizer.step()
+            optimizer.zero_grad()
+            losses.append(loss.item())
+            if step % 10 == first and late:
+                monitor.log(loss)
+            told[monitor.latest.step] = monitor.latest.loss
+    wanted = {step: losses[step] if step % 10 == first else None for step in range(0, 30, every)}
+    assert told == pytest.approx(wanted)
+
+
+def test_a_run_whose_layers_run_now_and_then_goes_on_in_its_store(tmp_path):
+    """Experts: the first step of the second run calls another one than that of the first, and none of its steps calls all."""
+    path = tmp_path / "run.db"
+
+    def trained(monitor, first, order):
+        optimizer = torch.optim.SGD(monitor.model.parameters(), lr=0.1)
+        monitor.start(first)
+        for step, expert in enumerate(order, first):
+            monitor.model.layers[expert](batch(step)).square().mean().backward()
+            optimizer.step()
+        monitor.stop()
+
+    model = build(heads=(2, 4, 2, 1))
+    trained(watch(model, every=1, store=path), 0, [1, 0, 2])
+    trained(watch(model, every=1, store=path), 3, [2, 3])
+    record = store.read(path)
+    assert [layer.name for layer in record.layers] == [f"layers.{number}" for number in (1, 0, 2, 3)]
+    assert [reading.step for reading in record.readings] == list(range(5))
+    ran = [np.isfinite(reading.values["gate"][[0, 4, 6, 8]]).tolist() for reading in record.readings]
+    assert [row.index(True) for row in ran] == [0, 1, 2, 2, 3]
+    assert [event.kind for event in record.events] == ["resumed"]
+
+
+def test_a_run_goes_on_in_its_store_whatever_its_model_is_wrapped_in(tmp_path):
+    """Such as one of several processes that goes on in one alone."""
+    path, model = tmp_path / "run.db", build()
+    for first, run in enumerate((nn.DataParallel(model), model, torch.compile(model, backend="eager"))):
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        monitor = watch(run, every=1, store=path)
+        monitor.start(first)
+        run(batch(first)).square().mean().backward()
+        optimizer.step()
+        monitor.stop()
+        assert [event for event in monitor.events if event.kind == "trouble"] == []
+    record = store.read(path)
+    assert [layer.name for layer in record.layers] == ["layers.0", "layers.1"]
+    assert [reading.step for reading in record.readings] == [0, 1, 2]

@@ -9,7 +9,7 @@ import torch.multiprocessing as mp
 
 from isotherm.monitor import store
 from isotherm.monitor.valve import Valve
-from tests.monitor.processes import TAU, WAYS, built, trained, work
+from tests.monitor.processes import TAU, WAYS, built, experts, half_idle, trained, work
 
 
 @pytest.fixture(scope="module")
@@ -71,3 +71,28 @@ def test_processes_agree_on_when_to_look_and_to_stop(two):
     (snapshot,) = (folder / "snapshots").iterdir()
     assert snapshot.name == "layer-00-step-2.npz"
     assert json.loads(str(np.load(snapshot)["about"]))["step"] == 2
+
+
+def test_a_layer_that_ran_in_one_process_has_its_gradients(two):
+    """The loss is the mean of both processes' losses, so half of the gradient that this one alone would have."""
+    (first, _), _ = two
+    want = half_idle(lambda whole: whole.chunk(2)[0], idle=False)
+    for name, lengths in first["half idle"].items():
+        assert lengths[1] == pytest.approx(want[name][1] / 2, rel=1e-4)
+
+
+def test_a_layer_that_one_process_meets_later_is_read(two):
+    """One reading late, since all have to know of it."""
+    for names, found, *_ in (one["experts"] for one in two[0]):
+        assert names == ["layers.0", "layers.1"]
+        assert [len(values) for values in found] == [2, 2, 2, 6]
+    _, (want,), *_ = experts([1])
+    np.testing.assert_allclose(found[3][2:], want, rtol=1e-5)
+
+
+def test_the_valve_leaves_copies_of_a_model_the_same(two):
+    """One process has not traced a layer that the other ran in the first step."""
+    (_, found, first, said), (_, _, second, _) = (one["clipped experts"] for one in two[0])
+    assert found[0].max() > TAU
+    assert all(map(torch.equal, first, second))
+    assert sum("did not run in every process" in one for one in said) == 2

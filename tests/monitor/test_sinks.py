@@ -8,12 +8,13 @@ from functools import partial
 
 import numpy as np
 import pytest
+import torch
 
 from isotherm.language import Text
 from isotherm.monitor import sinks
 from isotherm.monitor.monitor import watch
 from isotherm.record.watch import Event, WatchedLayer
-from tests.monitor.loops import build, train
+from tests.monitor.loops import batch, build, train
 from tests.monitor.runs import LAYERS, reading
 
 ALERT = Event(50, 1.7e9, "alert", "max-logit-100", 2, 3, Text("hot", "过热"), {})
@@ -230,6 +231,43 @@ def test_a_run_is_handed_on_as_it_trains(name, tmp_path, monkeypatch):
     written = b"".join(path.read_bytes() for path in tmp_path.rglob("*") if path.is_file())
     found = {name for name in NAMES if name.encode() in written or list(tmp_path.rglob(name.removeprefix("attn/")))}
     assert len(found) > len(NAMES) / 2  # a record of W&B may be cut in the middle of a name
+
+
+class Kept:
+    """A sink that keeps what it is told."""
+
+    def __init__(self, layers):
+        self.known, self.seen, self.ended = [len(layers)], [], 0
+
+    def layers(self, layers):
+        self.known.append(len(layers))
+
+    def reading(self, reading):
+        self.seen.append(reading.step)
+
+    def event(self, event):
+        self.seen.append(event.rule)
+
+    def close(self):
+        self.ended += 1
+
+
+def test_layers_that_are_met_later_are_told_and_nothing_begins_anew():
+    """Experts: one is hot in the first step, and another runs in the third."""
+    model, made = build(heads=(2, 4)), []
+    with torch.no_grad():
+        model.layers[0].qkv.weight[:32] *= 100
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
+    with watch(model, every=1, sinks=[lambda layers: made.append(Kept(layers)) or made[-1]]) as monitor:
+        for step, expert in enumerate([0, 0, 1]):
+            model.layers[expert](batch(step)).sum().backward()
+            optimizer.step()
+        alerts = [event for event in monitor.events if event.kind == "alert"]
+        assert monitor.scalars()["attn/alerts"] == len(alerts) > 0
+        assert {event.step for event in alerts} == {0}
+    (kept,) = made
+    assert (kept.known, kept.ended) == ([1, 2], 1)
+    assert [one for one in kept.seen if isinstance(one, int)] == [0, 1, 2]
 
 
 def test_a_sink_that_cannot_be_made_takes_nothing_from_the_others(tmp_path):

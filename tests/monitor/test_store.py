@@ -108,6 +108,18 @@ def test_a_run_resumed_from_a_checkpoint_has_no_step_twice_and_says_so(path, tol
     assert str(event.message) == "the run went on after step 60; 2 later readings were set aside"
 
 
+def test_a_run_that_is_started_anew_says_so(path):
+    for seed in range(3):
+        with opened(path) as writer:
+            writer.reading(reading(0, seed=seed))
+            writer.reading(reading(50, seed=seed))
+    record = read(path)
+    assert same(record.readings[-1], reading(50, seed=2))
+    (event,) = record.events  # that of the second run was set aside with it
+    assert (event.kind, event.step, record.superseded) == ("resumed", 0, 4)
+    assert str(event.message) == "the run began anew; 2 readings were set aside"
+
+
 def test_a_step_that_the_optimizer_skipped_is_read_once(path):
     with opened(path) as writer:
         writer.reading(reading(50))

@@ -122,6 +122,22 @@ def test_a_single_head_is_clipped():
     assert found[-1].max() == pytest.approx(0.5 * before.max(), rel=1e-4)
 
 
+@pytest.mark.parametrize("compiled", [False, True])
+def test_a_layer_that_is_met_later_is_clipped_too(compiled):
+    """Experts, which are traced in the step after the one in which they were met."""
+    model, tau = build(heads=(2, 4)), 0.5
+    for layer in model.layers if compiled else ():
+        layer.compile(backend="aot_eager")
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
+    with watch(model, every=1, rows=None, valve=Valve(tau), alarms=False) as monitor:
+        for expert in (0, 0, 1, 1, 1, 1):
+            model.layers[expert](batch(0)).square().mean().backward()
+            optimizer.step()
+    assert {event.kind for event in monitor.events} == {"valve"}
+    assert {event.layer for event in monitor.events} == {0, 1}
+    assert monitor.latest.values["max_logit"][2:].max() <= tau * (1 + 1e-3)
+
+
 def test_under_qk_norm_it_says_that_it_can_do_nothing():
     model = stock("Qwen3ForCausalLM", **SHAPE, num_key_value_heads=2, head_dim=8)
     state = {name: tensor.clone() for name, tensor in model.state_dict().items()}

@@ -24,6 +24,12 @@ def inner(model: nn.Module) -> nn.Module:
     return layers[-1]
 
 
+def prefix(model: nn.Module) -> str:
+    """What the wrappers put before the names of the model's parts: «module.». Names leave `_orig_mod` out."""
+    *around, _ = _layers(model)
+    return "".join(f"{name}." for name in map(_held, around) if name not in (None, "_orig_mod"))
+
+
 def called(model: nn.Module) -> str:
     """The model's class, inside the names of its wrappers: «DataParallel(BertModel)». A compiled model is named alone."""
     *around, model = _layers(model)
@@ -36,11 +42,16 @@ def _layers(model: nn.Module) -> Iterator[nn.Module]:
     """The wrappers, outermost first, and the model."""
     while True:
         yield model
-        held = next((WRAPPERS[cls.__name__] for cls in type(model).__mro__ if cls.__name__ in WRAPPERS), None)
+        held = _held(model)
         inside = None if held is None else getattr(model, held, None)
         if not isinstance(inside, nn.Module):
             return
         model = inside
+
+
+def _held(wrapper: nn.Module) -> str | None:
+    """The attribute in which a wrapper holds the model."""
+    return next((WRAPPERS[cls.__name__] for cls in type(wrapper).__mro__ if cls.__name__ in WRAPPERS), None)
 
 
 def is_compiled(model: nn.Module) -> bool:

@@ -30,10 +30,18 @@ class Alarms:
 
     def __init__(self, layers: Sequence[WatchedLayer], rules: Iterable[Detector] = DEFAULT) -> None:
         self.rules = tuple(rules)
-        self._history = History(tuple(layers))
+        self._history = History()
+        self._calm = {rule.id: np.empty(0, np.intp) for rule in self.rules}
+        self.grow(layers)
+
+    def grow(self, layers: Sequence[WatchedLayer]) -> None:
+        """Have more layers, which come after those there are. What was seen and told is remembered."""
+        self._history.grow(layers)
         self._owner = np.repeat(np.arange(len(layers)), [layer.heads for layer in layers])
         self._first = np.cumsum([0, *(layer.heads for layer in layers)])[:-1]
-        self._calm = {rule.id: np.full(self._places(rule), QUIET) for rule in self.rules}
+        for rule in self.rules:
+            calm = self._calm[rule.id]
+            self._calm[rule.id] = np.concatenate([calm, np.full(self._places(rule) - len(calm), QUIET)])
 
     def look(self, reading: Reading) -> list[Event]:
         """The alerts that are new with this reading."""

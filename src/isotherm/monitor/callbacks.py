@@ -90,9 +90,12 @@ def lightning_callback(**options: Any) -> Any:
         """Watches the module that the trainer fits."""
 
         monitor: Monitor | None = None
+        step = 0
+        losses: list[Any]
 
         def on_train_start(self, trainer: Any, pl_module: Any) -> None:  # the step is known by now
             self.stop()
+            self.losses, self.step = [], trainer.global_step
             self.monitor = watch(pl_module, **{"together": trainer.world_size > 1, **options})
             self.monitor.start(trainer.global_step)
 
@@ -101,7 +104,12 @@ def lightning_callback(**options: Any) -> Any:
                 return
             loss = outputs.get("loss") if isinstance(outputs, dict) else outputs
             if loss is not None:
-                self.monitor.log(loss)
+                self.losses.append(loss)
+            if self.monitor.step != self.step:  # the optimizer has stepped, perhaps after several batches
+                if self.losses:
+                    several = trainer.accumulate_grad_batches  # by which Lightning has divided each loss
+                    self.monitor.log(sum(self.losses) * several / len(self.losses))
+                self.losses, self.step = [], self.monitor.step
             if self.monitor.should_stop:
                 trainer.should_stop = True
             if trainer.logger is not None:

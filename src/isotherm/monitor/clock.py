@@ -2,7 +2,8 @@
 
 PyTorch calls these hooks for every optimizer of the process. They know of no model, so a tick counts only if the optimizer
 holds a parameter of ours, or the float32 master of one. Where several do, the first that steps is the clock, until another one
-steps twice while it rests: then that one has taken its place. A step that a GradScaler skips is no step.
+steps twice while it rests: then that one has taken its place. A step that a GradScaler skips is no step,
+unless the optimizer is fused: that steps, and skips inside.
 """
 
 import threading
@@ -31,6 +32,8 @@ class Clock:
         self._clock: weakref.ref[Optimizer] | None = None
         self._others: weakref.WeakSet[Optimizer] = weakref.WeakSet()
         """Optimizers of the process that stepped since the clock did."""
+        self.strangers = 0
+        """How many steps optimizers without a parameter of ours have made before one with such stepped."""
 
     def start(self) -> None:
         """Begin to listen."""
@@ -51,6 +54,7 @@ class Clock:
             (self._after if stepped else self._before)()
         elif not stepped:
             self._others.add(optimizer)
+            self.strangers += clock is None
 
     def _is_ours(self, optimizer: Optimizer) -> bool:
         model = self._model()
@@ -67,7 +71,7 @@ _handles: list[Any] = []
 def _listen(clock: Clock) -> None:
     global _clocks  # noqa: PLW0603  the hooks belong to the process
     with _lock:
-        _clocks = (*_clocks, clock)
+        _clocks = (*(other for other in _clocks if other is not clock), clock)  # a run may be started again
         if not _handles:
             _handles.append(register_optimizer_step_pre_hook(lambda optimizer, *_: _tell(optimizer, stepped=False)))
             _handles.append(register_optimizer_step_post_hook(lambda optimizer, *_: _tell(optimizer, stepped=True)))

@@ -131,6 +131,13 @@ class NoteBook:
         """Whether every layer of a table has a note."""
         return bool(table) and not self.silent and self.heads == list(table.values())
 
+    def lacks(self, model: nn.Module) -> bool:
+        """Whether modules of a class that has notes have none: they did not run, or were kept from the compiler."""
+        classes = {plain_name(name): type(one) for name, one in model.named_modules()}
+        noted = {name for name, _ in self._notes}
+        known = {classes[name] for name in noted & classes.keys()}
+        return any(one in known and name not in noted for name, one in classes.items())
+
     def packed(self) -> list[Tensor]:
         """What the notes have added up to: the states one after another, and two squares for each."""
         assert self._pools is not None

@@ -4,8 +4,9 @@
 """
 
 from collections import deque
-from dataclasses import dataclass, field
-from typing import ClassVar, Literal
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -15,7 +16,9 @@ from isotherm.language import Text
 from isotherm.record.watch import Floats, Reading, WatchedLayer
 
 EARLY = 5
-"""Readings whose mean is the early value of a statistic."""
+"""Readings of a layer whose mean is the early value of a statistic."""
+SETTLING = ("entropy", "saturated")
+"""The statistics that have early values."""
 WINDOW = 16
 """Readings over which growth is measured."""
 
@@ -27,16 +30,30 @@ Place = Literal["head", "layer", "model"]
 class History:
     """What rules look at: the latest reading, the last few, and early values, by head and by layer."""
 
-    layers: tuple[WatchedLayer, ...]
+    layers: tuple[WatchedLayer, ...] = ()
     readings: deque[Reading] = field(default_factory=lambda: deque(maxlen=WINDOW))
     largest: deque[npt.NDArray[np.float64]] = field(default_factory=lambda: deque(maxlen=WINDOW))
     """The largest logit of each layer in each of these readings."""
-    early: dict[str, list[Floats]] = field(default_factory=dict)
+    early: dict[str, npt.NDArray[np.float64]] = field(default_factory=lambda: dict.fromkeys(SETTLING, np.zeros((2, 0))))
+    """The sum of each layer's first values of a statistic, and how many these are: [2, layers]."""
 
-    def __post_init__(self) -> None:
-        sizes = np.array([layer.heads for layer in self.layers], np.intp)
+    def grow(self, layers: Sequence[WatchedLayer]) -> None:
+        """Have more layers, which come after those there are. In what was seen so far they did not run."""
+        self.layers = tuple(layers)
+        sizes = np.array([layer.heads for layer in layers], np.intp)
         self._some = sizes > 0  # numpy cannot reduce over no heads
         self._starts = (np.cumsum(sizes) - sizes)[self._some]
+        self._heads = int(sizes.sum())
+        for place, reading in enumerate(self.readings):
+            self.readings[place] = self._whole(reading)
+        for place, largest in enumerate(self.largest):
+            self.largest[place] = _padded(largest, len(layers))
+        for name, early in self.early.items():
+            self.early[name] = np.pad(early, ((0, 0), (0, len(layers) - early.shape[1])))
+
+    def _whole(self, reading: Reading) -> Reading:
+        """A reading with a value for every head, also of layers that were added later."""
+        return replace(reading, values={name: _padded(values, self._heads) for name, values in reading.values.items()})
 
     def add(self, reading: Reading) -> None:
         """Take a reading. One of the last one's step replaces it; an earlier step means that the run went back, and growth is
@@ -47,12 +64,13 @@ class History:
         if self.readings and reading.step < self.readings[-1].step:
             self.readings.clear()
             self.largest.clear()
-        self.readings.append(reading)
-        self.largest.append(self._reduced(np.maximum, reading.values["max_logit"].astype(float), -np.inf))
-        for name in ("entropy", "saturated"):
-            kept = self.early.setdefault(name, [])
-            if len(kept) < EARLY:
-                kept.append(self.by_layer(name))
+        self.readings.append(self._whole(reading))
+        self.largest.append(self._reduced(np.maximum, self.heads("max_logit").astype(float), -np.inf))
+        for name, (total, count) in self.early.items():
+            now = self.by_layer(name)
+            first = np.isfinite(now) & (count < EARLY)
+            total[first] += now[first]
+            count[first] += 1
 
     def heads(self, name: str) -> Floats:
         """A statistic of every head now."""
@@ -79,9 +97,10 @@ class History:
         return found
 
     def early_value(self, name: str) -> Floats | None:
-        """The mean of each layer's first readings; None before there are enough."""
-        kept = self.early[name]
-        return _known_mean(np.stack(kept)) if len(kept) == EARLY else None
+        """The mean of each layer's first readings, NaN where there are not enough; None if that is so everywhere."""
+        total, count = self.early[name]
+        enough = count == EARLY
+        return np.where(enough, total / EARLY, np.nan).astype(np.float32) if enough.any() else None
 
 
 @dataclass(frozen=True)
@@ -247,11 +266,9 @@ DEFAULT: tuple[Detector, ...] = (
 )
 
 
-def _known_mean(values: Floats) -> Floats:
-    """The mean of each column over what is known there; NaN where nothing is."""
-    known = np.isfinite(values)
-    with np.errstate(invalid="ignore"):
-        return np.where(known, values, 0).sum(0) / known.sum(0)
+def _padded(values: npt.NDArray[Any], length: int) -> npt.NDArray[Any]:
+    """The values, and NaN up to a length."""
+    return np.concatenate([values, np.full(length - len(values), np.nan, values.dtype)])
 
 
 def _wide(values: Floats) -> npt.NDArray[np.float64]:

@@ -17,8 +17,9 @@ from isotherm.monitor.totals import SUMS, Key, LayerTotals
 from isotherm.record.watch import GRADIENTS, Reading
 
 Numbers = npt.NDArray[np.float64]
-Said = tuple[Any, bool]
-"""What a process has to say with its reading: the loss of the step, and whether training should stop."""
+Said = tuple[Any, bool, bool]
+"""What a process has to say with its reading: the loss of the step, whether training should stop, and whether it saw a layer
+that no reading has."""
 
 
 @dataclass
@@ -36,8 +37,8 @@ class Gathering:
 
     @classmethod
     def of(cls, looked: Looked, said: Said, table: Table, ranks: Ranks, **about: Any) -> "Gathering":
-        """Pack what a look brought back of the layers of a table, over all processes, and send it off. `said` is the loss, and
-        whether this process wants training to stop."""
+        """Pack what a look brought back of the layers of a table, over all processes, and send it off, with what this process
+        has said."""
         started = time.perf_counter()
         kind: type[Gathering] = cls
         if looked.notes is not None:
@@ -57,11 +58,16 @@ class Gathering:
         """Whether any process wants training to stop."""
         return bool(self._parts()[3][2])
 
+    def misses(self) -> bool:
+        """Whether any process saw a layer that this reading lacks."""
+        return bool(self._parts()[3][3])
+
     def reading(self) -> Reading:
         """The reading. The device is waited for if it has not come so far."""
         sums, largest, squares, loss = self._parts()
+        ran = [bool(rows.any()) for rows in np.split(sums[0], np.cumsum(self.heads)[:-1])]
         with np.errstate(invalid="ignore"):
-            lengths = np.sqrt(squares / self.loss_scale**2).astype(np.float32)
+            lengths = np.sqrt(np.where(ran, squares, np.nan) / self.loss_scale**2).astype(np.float32)
         return Reading(
             step=self.step,
             at=self.at,
@@ -73,11 +79,11 @@ class Gathering:
         )
 
     def _parts(self) -> tuple[Numbers, Numbers, Numbers, Numbers]:
-        """The sums [len(SUMS), heads], largest logits [heads], squared gradients [2, layers], and what was said [3]:
-        the loss, its weight, and how many want to stop."""
+        """The sums [len(SUMS), heads], largest logits [heads], squared gradients [2, layers], and what was said [4]:
+        the loss, its weight, how many want to stop, and how many saw another layer."""
         heads, layers = sum(self.heads), len(self.heads)
         sums, squares, loss, largest = np.split(
-            self.numbers.numbers(), np.cumsum([len(SUMS) * heads, 2 * layers, 3]).tolist()
+            self.numbers.numbers(), np.cumsum([len(SUMS) * heads, 2 * layers, 4]).tolist()
         )
         return sums.reshape(len(SUMS), heads), largest, squares.reshape(2, layers), loss
 
@@ -115,13 +121,14 @@ def _packed(totals: Mapping[Key, LayerTotals], said: Said, table: Table, ranks: 
 
 
 def _said(said: Said, device: torch.device) -> list[Tensor]:
-    """The loss, how many said it, and how many want to stop. Made on the device: what is copied there would be waited for."""
-    loss, stop = said
-    stops = torch.full((), float(stop), device=device)
+    """The loss, how many said it, how many want to stop, how many saw another layer. Made on the device: what is copied there
+    would be waited for."""
+    loss, *wishes = said
+    rest = [torch.full((), float(wish), device=device) for wish in wishes]
     if loss is None:
-        return [torch.zeros(2, device=device), stops]
+        return [torch.zeros(2, device=device), *rest]
     known = loss.detach() if isinstance(loss, Tensor) else torch.full((), float(loss), device=device)
-    return [known, torch.ones((), device=device), stops]
+    return [known, torch.ones((), device=device), *rest]
 
 
 def _number(loss: Any) -> float | None:
@@ -144,13 +151,14 @@ def _values(sums: Any, largest: Any) -> dict[str, Any]:
 
 
 def _nothing(heads: int, device: torch.device) -> LayerTotals:
-    """The totals of a layer that did not run."""
+    """The totals of a layer that did not run. It adds nothing to the gradients of processes where it did."""
     sums = torch.zeros(len(SUMS), heads, dtype=torch.float64, device=device)
-    return LayerTotals(sums, torch.full((heads,), -torch.inf, dtype=torch.float64, device=device))
+    largest = torch.full((heads,), -torch.inf, dtype=torch.float64, device=device)
+    return LayerTotals(sums, largest, {name: [[torch.zeros((), device=device)]] for name in GRADIENTS})
 
 
-def _sum(squares: list[Tensor], device: torch.device) -> Tensor:
-    """Squared gradients added up; NaN where none was seen."""
-    if not squares:
-        return torch.full((), torch.nan, device=device)
-    return torch.stack([square.to(device) for square in squares]).sum()
+def _sum(calls: list[list[Tensor]], device: torch.device) -> Tensor:
+    """The squared gradients of all calls added up; NaN where none has come, as when weights are updated during the backward
+    pass."""
+    squares = [square.to(device) for call in calls for square in call]
+    return torch.stack(squares).sum() if squares else torch.full((), torch.nan, device=device)

@@ -106,6 +106,8 @@ class TrainingSession(Session):
 
     def _capture(self, call: Call, module: nn.Module | None, agrees: Callable[[Problem], bool] | None) -> bool:
         subject = self._subject(module)[0], call.implementation
+        if not call.q.numel():  # a batch of nothing has no row to compare
+            agrees = None
         if self._is_plain(call) and (agrees is None or subject in self._trusted):
             self._note(call, *self._subject(module))
         elif not super().capture(call, module, None if subject in self._trusted else agrees):
@@ -202,20 +204,20 @@ def _measure(capture: Capture, rows: int | None) -> RowStats:
     return statistics(problem, capture.sink, each, [problem.scale], padded=capture.padded)[0]
 
 
-def _squares(tensor: Tensor, errors: list[str]) -> Tensor:
-    """The squared length of the tensor's gradient: 0 now, and filled in by the backward pass. The graph holds the hook, so the
-    hook must not hold the session: that has what the model returned, and with it the graph."""
-    total = torch.zeros((), dtype=torch.float32, device=tensor.device)
+def _squares(tensor: Tensor, errors: list[str]) -> list[Tensor]:
+    """The squared lengths of the tensor's gradients: none now, and filled in by the backward pass. The graph holds the hook, so
+    the hook must not hold the session: that has what the model returned, and with it the graph."""
+    squares: list[Tensor] = []
 
     def note(gradient: Tensor) -> None:
         try:
-            total.add_(squared_length(gradient))
+            squares.append(squared_length(gradient))
         except Exception as error:
-            total.fill_(torch.nan)
+            squares.append(torch.tensor(torch.nan))
             errors.append(_said(error))
 
     tensor.register_hook(note)
-    return total
+    return squares
 
 
 def _said(error: Exception) -> str:

@@ -44,7 +44,7 @@ class Looks:
         self.origins: dict[Key, Origin] = {}
         """Where the layers' q and k come from, if they were to be traced."""
         self.owed = False
-        """Whether the last look came to nothing, and the next step has to be looked at eagerly."""
+        """Whether the next step has to be looked at eagerly: the last look came to nothing, or may have missed modules."""
         self.errors: list[str] = []
         """What went wrong while looking."""
         self.unseen: list[Unseen] = []
@@ -70,21 +70,30 @@ class Looks:
         return self._noting or self._session is not None
 
     @property
+    def waits(self) -> bool:
+        """Whether a forward that would be seen has not run since the look began."""
+        return self._session is not None and not self._session.forwards
+
+    @property
     def is_due(self) -> bool:
-        """Whether the next step has to be looked at, whatever its number."""
-        return self.owed or bool(self.wanted)
+        """Whether the next step has to be looked at, whatever its number: also if the look was opened in another thread than
+        the one that trains, where it sees nothing."""
+        elsewhere = self._opened is not None and self.waits and not self._opened.is_here
+        return self.owed or bool(self.wanted) or elsewhere
 
     def begin(self, table: Table) -> None:
         """Look at the coming step. `table` has the layers that are known."""
         if self._alone:
             self._notes.listen()
         waits = self._notes.listening and not self._compiled_steps and not self.owed and _is_compiled(self._model)
-        if not self.wanted and (self._notes.cover(table) or (waits and not table and not self._traces)):
+        untraced = self._alone and bool(self.origins) and not self.origins.keys() >= table.keys()  # layers met since
+        compiled = self._notes.cover(table) or (waits and not table and not self._traces)
+        if compiled and not (self.wanted or self.owed or untraced):
             self._noting = True
             self._notes.arm()
         elif not (waits and table):  # else this is the first step that may be compiled
-            traces = self._traces and not self.origins
             self._eager = True
+            traces = self._traces and (untraced or not self.origins)
             self._session = TrainingSession(
                 self._model, self._rows, self._trusted, traces=traces, together=not self._alone
             )
@@ -104,7 +113,8 @@ class Looks:
             return None
         self.close()
         self.unseen = [one for one in session.seen.unseen if one.severity == "warning"]
-        self.origins = self.origins or session.origins
+        if session.traces:
+            self.origins |= session.origins
         heads = {key: len(totals.largest) for key, totals in session.totals.items()}
         return Looked(heads, session.totals, None, session.result, session.seconds, session.snapshots)
 
@@ -145,6 +155,7 @@ class Looks:
         if not notes.cover(known):
             self.owed = True
             return None
+        self.owed = not table and notes.lacks(self._model)
         return Looked(known, notes=notes)
 
 

@@ -8,26 +8,30 @@ import time
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from functools import partial
+from math import nan
 from os import PathLike
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+import numpy as np
 from torch import Tensor, nn
 
-from isotherm.checkup.wrappers import called
+from isotherm.checkup.wrappers import called, prefix
 from isotherm.errors import ArgumentError
 from isotherm.language import Text
 from isotherm.monitor.arriving import Arriving
 from isotherm.monitor.clock import Clock
 from isotherm.monitor.gathering import Gathering
-from isotherm.monitor.looks import Looks
+from isotherm.monitor.looks import Looked, Looks
 from isotherm.monitor.options import WatchOptions
 from isotherm.monitor.ranks import Ranks, Table
 from isotherm.monitor.store import Writer, read
 from isotherm.monitor.telling import MakeSink, Telling
+from isotherm.monitor.totals import Key, key_of, layer_name
 from isotherm.monitor.valve import CLIPPED, Valve
-from isotherm.record.watch import Event, Reading, WatchedLayer
+from isotherm.probe.frames import plain_name
+from isotherm.record.watch import Event, Floats, Reading, WatchedLayer
 
 NOTHING_SEEN = Text(
     "no attention was seen in the first step, so there is nothing to watch; isotherm check says what was met instead",
@@ -42,6 +46,16 @@ NO_STEP = Text(
     "the model has run, but no optimizer stepped that holds its parameters, so there is no reading; call monitor.stepped()"
     " after each update of the weights",
     "模型已运行，但没有持有其参数的优化器走过一步，因此没有读数；请在每次更新权重后调用 monitor.stepped()",
+)
+NOT_EVERYWHERE = Text(
+    "{layer}: it did not run in every process in the first step that was read, so it is not clipped",
+    "{layer}：在首次读取的那一步中，并非每个进程都运行了它，因此不作裁剪",
+)
+NOT_TRAINED = Text(
+    "optimizers have stepped {n} times, none of them held a parameter of this model, and it has run no forward that needs"
+    " gradients, so there is no reading: is a copy of it trained, or a wrapper with parameters of its own?",
+    "优化器已走 {n} 步，都不持有本模型的参数，本模型也没有做过需要梯度的前向，因此没有读数："
+    "训练的是否是它的副本，或自带参数的包装？",
 )
 OTHER_HEADS = Text(
     "{layer} had {old} heads and has {new} now; it is not read any more",
@@ -65,7 +79,7 @@ class Monitor:
         self.step = 0
         self.layers: list[WatchedLayer] = []
         self._latest: Reading | None = None
-        self._wants_stop = self._stops = False
+        self._wants_stop = self._stops = self._misses = False
         self.believes = True
         """Whether the loss that the model returns is the step's. In parts of a batch it may be a part of that."""
         self._ranks = Ranks(model, options.together)
@@ -80,11 +94,15 @@ class Monitor:
         self._hot = False
         self._looks = Looks(model, options.rows, traces=options.valve is not None, alone=self._ranks.count == 1)
         self._table: Table = {}
+        self._traced: set[Key] = set()
+        """The layers that every one of several processes has traced: the valve must do the same in all."""
         self._coming: Gathering | None = None
         self._snapshots: dict[str, Path] = {}
         self._loss: Any = None
-        self._ticked = self._has_logged = self._logs_late = self._by_hand = False
-        self._blank = 0
+        self._scale = 0.0
+        """The GradScaler's scale when the look began."""
+        self._has_logged = self._logs_late = self._by_hand = False
+        self._ticks = self._blank = 0
 
     @property
     def events(self) -> list[Event]:
@@ -129,34 +147,37 @@ class Monitor:
         """End: the model, PyTorch and the optimizers are as they were."""
         self._clock.stop()
         self._miss_steps(PATIENCE)
+        if self._looks.waits and not self._ticks and (n := self._clock.strangers) >= PATIENCE:
+            self._telling.warn(NOT_TRAINED.format(n=n), self.step)
         for end in (self._looks.close, self._looks.stop, self._finish):
             self._safely(end)
         self._telling.close()
 
     def log(self, loss: Any) -> None:
-        """The loss of this step, a number or a tensor, before the optimizer steps or right after, as in the first step.
+        """The loss of this step, a number or a tensor, before the optimizer steps or right after, as the first time.
         Models that return one (`outputs.loss`) need not be helped, unless they are compiled."""
         self._miss_steps(LONG)
-        loss = loss.detach() if isinstance(loss, Tensor) else loss
+        loss = _one_number(loss)
         coming, done = self._coming, self._latest
-        self._has_logged = True
+        if not self._has_logged:
+            self._has_logged, self._logs_late = True, self._ticks == 1 or (self._ticks > 1 and self._looks.waits)
         if not self._logs_late:
             self._loss = loss
         elif coming is not None and coming.step == self.step - 1:
             coming.late_loss = Arriving(loss) if isinstance(loss, Tensor) else loss
-        elif done is not None and done.loss is None and done.step == self.step - 1:
+        elif loss is not None and done is not None and done.loss is None and done.step == self.step - 1:
             self._latest = replace(done, loss=float(loss))
             if self._telling.writer is not None:
                 self._telling.writer.reading(self._latest)
 
     def _miss_steps(self, forwards: int) -> None:
-        if not self._ticked and self._looks.forwards >= forwards:
+        if not self._ticks and self._looks.forwards >= forwards:
             self._telling.warn(NO_STEP, self.step)
 
     def stepped(self) -> None:
         """Say that the weights were updated, in a loop whose optimizer is none of PyTorch's, or holds copies of the model's
         parameters. From then on nothing else counts the steps."""
-        counted, self._by_hand = self._ticked and not self._by_hand, True
+        counted, self._by_hand = bool(self._ticks) and not self._by_hand, True
         self._clock.stop()
         if not counted:
             self._after()
@@ -170,8 +191,8 @@ class Monitor:
         if self._blank == PATIENCE:
             self._telling.warn(NO_FORWARD.format(n=PATIENCE), self.step)
         self._looks.stepped()
-        if not self._ticked:
-            self._ticked, self._logs_late = True, not self._has_logged
+        self._ticks += 1
+        self._loss = None  # what was logged is this step's, and no later one's
         self.step += 1
         if self._hot:
             self._hot = False
@@ -181,7 +202,11 @@ class Monitor:
     def _open(self) -> None:
         due = self._looks.is_due and self._ranks.count == 1  # several processes look at the same steps
         if due or self.step % self.options.every == 0:
-            self._safely(lambda: self._looks.begin(self._table))
+            self._safely(self._look)
+
+    def _look(self) -> None:
+        self._scale = self._scale_now()
+        self._looks.begin(self._table)
 
     def _read(self) -> None:
         """Turn what the step's forwards added up to into a reading, once its numbers have come from the device."""
@@ -195,10 +220,10 @@ class Monitor:
         for module, snapshot in looked.snapshots.items():
             path, model = self._snapshots.pop(module), called(self.model)
             self._safely(partial(snapshot.save, path, model=model, module=module, step=self.step))
-        self._agree(looked.table)
+        self._agree(looked)
         if self._table:
             about = {"step": self.step, "at": time.time(), "rows": self.options.rows, "loss_scale": self._loss_scale()}
-            said = self._loss_of(looked.result), self._wants_stop
+            said = self._loss_of(looked.result), self._wants_stop, bool(looked.table.keys() - self._table.keys())
             self._coming = Gathering.of(looked, said, self._table, self._ranks, **about)
             self._hot = self.options.valve is not None
             if self._hot or not self._coming.numbers.waits:
@@ -217,6 +242,7 @@ class Monitor:
         if coming is None:
             return
         reading, self._stops = coming.reading(), self._stops or coming.stops()
+        self._misses = coming.misses()
         if not coming.rows_seen():
             self._looks.silent()
         else:
@@ -230,7 +256,8 @@ class Monitor:
         assert valve is not None
         assert latest is not None
         origins = [self._looks.origins.get(key) for key in self._table]
-        clips, refused = valve.act(self.model, self.layers, origins, latest.values["max_logit"])
+        largest = self._of_traced(latest.values["max_logit"], valve)
+        clips, refused = valve.act(self.model, self.layers, origins, largest)
         for clip in clips:
             numbers = {"heads": float(clip.heads), "max_logit": clip.largest, "factor": clip.smallest_factor}
             words = CLIPPED.format(layer=clip.layer.name, n=clip.heads, tau=valve.tau, largest=clip.largest)
@@ -240,11 +267,26 @@ class Monitor:
         for why in refused:
             self._telling.warn(why, self.step)
 
-    def _agree(self, seen: Table) -> None:
-        """Settle which layers there are. Several processes settle it once; one alone adds layers as it meets them."""
+    def _of_traced(self, logits: Floats, valve: Valve) -> Floats:
+        """The largest logits, NaN in layers whose projections are not known. In one process alone they will be, after the next
+        look."""
+        alone, sizes = self._ranks.count == 1, [layer.heads for layer in self.layers]
+        known = self._looks.origins.keys() if alone else self._traced
+        parts = np.split(logits, np.cumsum(sizes)[:-1])
+        for layer, key, part in zip(self.layers, self._table, parts, strict=True):
+            if not alone and key not in known and (part > valve.tau).any():
+                self._telling.warn(NOT_EVERYWHERE.format(layer=layer.name), self.step)
+        return np.where(np.repeat([key in known for key in self._table], sizes), logits, np.nan)
+
+    def _agree(self, looked: Looked) -> None:
+        """Settle which layers there are, and add those that are met later. Several processes add them one reading late, when
+        each has heard that some process met one."""
+        seen = looked.table
         if not self._table:
-            self._table = self._ranks.agree(seen)
-        elif self._ranks.count == 1:
+            self._traced = self._ranks.common(self._looks.origins) if self._ranks.count > 1 else set()
+            self._table = self._ranks.agree(seen if looked.notes is not None else self._remembered(seen) | seen)
+        elif self._ranks.count == 1 or self._misses:
+            seen = self._ranks.agree(seen)
             for key in seen.keys() & self._table.keys():
                 if seen[key] != self._table[key]:
                     words = OTHER_HEADS.format(layer=key[0], old=self._table[key], new=seen[key])
@@ -254,20 +296,38 @@ class Monitor:
         if not self._table and not self._telling.has_failed:
             self._telling.warn(NOTHING_SEEN, self.step)
         if len(self.layers) < len(self._table):
+            names = [layer_name(key).removeprefix(prefix(self.model)) for key in self._table]
             self.layers = [
-                WatchedLayer(number, name if not call else f"{name}#{call + 1}", heads)
-                for number, ((name, call), heads) in enumerate(self._table.items())
+                WatchedLayer(number, name, heads)
+                for number, (name, heads) in enumerate(zip(names, self._table.values(), strict=True))
             ]
             if self._ranks.is_first:
                 self._telling.layers(self.layers, self._earlier)
 
+    def _remembered(self, seen: Table) -> Table:
+        """The layers that the store has of an earlier run of this model, not all of which may run in one step, as experts do
+        not. None if they are another model's."""
+        writer = self._telling.writer
+        if writer is None or not seen:
+            return {}
+        known = {key_of(prefix(self.model) + layer.name): layer.heads for layer in writer.known}
+        modules = {plain_name(name) for name, _ in self.model.named_modules()}
+        ours = all(name in modules for name, _ in known) and all(known.get(key, n) == n for key, n in seen.items())
+        return known if ours else {}
+
     def _loss_of(self, result: Any) -> Any:
         loss, self._loss = self._loss, None
         if loss is None and self.believes:
-            loss = result.get("loss") if isinstance(result, dict) else getattr(result, "loss", None)
-        return loss if isinstance(loss, (int, float)) or (isinstance(loss, Tensor) and loss.numel() == 1) else None
+            loss = _one_number(result.get("loss") if isinstance(result, dict) else getattr(result, "loss", None))
+        return loss
 
     def _loss_scale(self) -> float:
+        """What the gradients of the step are divided by. If steps were skipped meanwhile, theirs are among them, of a larger
+        scale and often infinite: NaN."""
+        scale = self._scale_now()
+        return scale if scale >= self._scale else nan
+
+    def _scale_now(self) -> float:
         return 1.0 if self.options.scaler is None else float(self.options.scaler.get_scale())
 
     def snapshot(self, layer: int, folder: str | PathLike[str]) -> Path:
@@ -289,6 +349,16 @@ class Monitor:
 
     def _safely(self, work: Callable[[], object]) -> None:
         self._telling.safely(work, self.step)
+
+
+def _one_number(loss: Any) -> Tensor | float | None:
+    """The loss as a tensor of one number, which may be on its way, or as a number; None if it is neither."""
+    if isinstance(loss, Tensor):
+        return loss.detach() if loss.numel() == 1 else None
+    try:
+        return float(loss)
+    except (TypeError, ValueError):
+        return None
 
 
 def watch(

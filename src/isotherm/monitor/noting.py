@@ -19,6 +19,7 @@ from isotherm.checkup.thresholds import SATURATED
 from isotherm.monitor.totals import SUMS, LayerTotals, squared_length
 from isotherm.ops import Problem, Visibility
 from isotherm.ops import triton as kernels
+from isotherm.probe.masks import Masks, Terms
 
 _errors: deque[str] = deque(maxlen=1)
 """What went wrong in the operators. The code that they are in must never hear of it."""
@@ -110,10 +111,9 @@ def _note(
 
 
 def _totals(q: Tensor, k: Tensor, mask: Tensor | None, scale: float, causal: bool, rows: int) -> LayerTotals:
-    boolean = mask is None or mask.dtype == torch.bool
-    whole = four_axes(mask)
-    visibility = Visibility(torch.arange(q.shape[2]), k.shape[2], causal, None, whole if boolean else None)
-    problem = Problem(q, k, k, visibility, scale, None if boolean else whole)
+    terms = Terms() if mask is None else Masks().visible(mask)
+    visibility = Visibility(torch.arange(q.shape[2]), k.shape[2], causal, None, four_axes(terms.mask))
+    problem = Problem(q, k, k, visibility, scale, four_axes(terms.bias))
     return LayerTotals.of(statistics(problem, None, rows_of_each(q, rows), [scale], padded=None)[0])
 
 

@@ -1,6 +1,7 @@
 """Several processes that train one model: a reading is made of what all of them saw, by one MAX and one SUM."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -30,6 +31,13 @@ class Ranks:
         tables: list[Table] = [{} for _ in range(self.count)]
         dist.all_gather_object(tables, table)
         return {key: heads for one in tables for key, heads in one.items()}
+
+    def common(self, keys: Collection[Key]) -> set[Key]:
+        """What every process has of these."""
+        found: list[Any] = [set(keys)] * self.count
+        if self.count > 1:
+            dist.all_gather_object(found, set(keys))
+        return set.intersection(*found)
 
     def reduce(self, sums: Tensor, largest: Tensor) -> tuple[Tensor, Tensor]:
         """Sums and maxima over all processes."""

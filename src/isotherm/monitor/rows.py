@@ -22,6 +22,7 @@ RESUMED = Text(
     "the run went on after step {step}; {n} later readings were set aside",
     "训练从第 {step} 步之后继续；其后的 {n} 条读数被搁置",
 )
+BEGUN_ANEW = Text("the run began anew; {n} readings were set aside", "训练重新开始；已有的 {n} 条读数被搁置")
 
 
 def pack(reading: Reading, heads: int, layers: int) -> bytes:
@@ -104,8 +105,9 @@ def set_aside(connection: sqlite3.Connection, row: tuple[int, float]) -> None:
         connection.execute(f"INSERT INTO superseded_{table} SELECT ?, * FROM {table} WHERE step > ?", (step, step))
     connection.execute("DELETE FROM event WHERE step > ?", (step,))
     n = connection.execute("DELETE FROM reading WHERE step > ?", (step,)).rowcount
-    message, numbers = RESUMED.format(step=step, n=n), {"set_aside": float(n)}
-    insert_event(connection, event_row(Event(step, at, "resumed", "store", None, None, message, numbers)))
+    message = RESUMED.format(step=step, n=n) if step >= 0 else BEGUN_ANEW.format(n=n)
+    numbers = {"set_aside": float(n)}
+    insert_event(connection, event_row(Event(max(step, 0), at, "resumed", "store", None, None, message, numbers)))
 
 
 def layers_in(connection: sqlite3.Connection) -> tuple[WatchedLayer, ...]:

@@ -34,8 +34,9 @@ Pixels = npt.NDArray[np.uint8]
 
 
 class Sink(Protocol):
-    """Takes readings and events while a model trains."""
+    """Takes readings and events while a model trains, and layers that were met later than the first ones."""
 
+    def layers(self, layers: Sequence[WatchedLayer]) -> None: ...
     def reading(self, reading: Reading) -> None: ...
     def event(self, event: Event) -> None: ...
     def close(self) -> None: ...
@@ -45,9 +46,13 @@ class Summariser:
     """The numbers of a reading by their names in a tracker. Counts alerts, and remembers which heads were the worst."""
 
     def __init__(self, layers: Sequence[WatchedLayer]) -> None:
-        self.layers = tuple(layers)
         self.alerts = 0
         self._worst: list[int] = []
+        self.grow(layers)
+
+    def grow(self, layers: Sequence[WatchedLayer]) -> None:
+        """Have more layers, which come after those there are."""
+        self.layers = tuple(layers)
         self._places = [(layer.number, head) for layer in layers for head in range(layer.heads)]
 
     def numbers(self, reading: Reading) -> dict[str, float]:
@@ -103,6 +108,10 @@ class _Tracker:
         self._summary, self._draws = Summariser(layers), find_spec("PIL") is not None
         if not self._draws:
             warnings.warn(str(NO_PICTURE), RuntimeWarning, stacklevel=2)
+
+    def layers(self, layers: Sequence[WatchedLayer]) -> None:
+        """Have more layers."""
+        self._summary.grow(layers)
 
     def event(self, event: Event) -> None:
         """Count an alert."""

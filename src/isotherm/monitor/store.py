@@ -71,6 +71,11 @@ class Writer:
         self._file = self.path.stat()
         self._finish = weakref.finalize(self, _finish, self._connection, self.path, self._process)
 
+    @property
+    def known(self) -> tuple[WatchedLayer, ...]:
+        """The layers that the store holds."""
+        return self._layers
+
     def layers(self, layers: Sequence[WatchedLayer]) -> None:
         """Say what the readings are of. Later ones may be appended; an `InputError` if the store holds other layers."""
         given, known = tuple(layers), self._layers

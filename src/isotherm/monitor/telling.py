@@ -53,18 +53,23 @@ class Telling:
         self._reasons: set[str] = set()
 
     def layers(self, layers: Sequence[WatchedLayer], earlier: Sequence[Reading]) -> None:
-        """Say what readings are of from now on; the alarms look at earlier ones first."""
+        """Say what readings are of from now on; the alarms look at earlier ones first. Later, more layers may follow."""
         if self.writer is not None:
             self.safely(partial(self._name_layers, self.writer, layers))
+        if self.summary is None:
+            self.summary = Summariser(layers)
+            for make in self._make_sinks:
+                self.safely(partial(self._make, make, layers))
+            if self._wants_alarms:
+                self._alarms = Alarms(layers)
+                for reading in earlier:
+                    self._alarms.look(reading)
+            return
+        self.summary.grow(layers)
         for sink in self._sinks:
-            self.safely(sink.close)
-        self.summary, self._sinks = Summariser(layers), []
-        for make in self._make_sinks:
-            self.safely(partial(self._make, make, layers))
-        if self._wants_alarms:
-            self._alarms = Alarms(layers)
-            for reading in earlier:
-                self._alarms.look(reading)
+            self.safely(partial(sink.layers, layers))
+        if self._alarms is not None:
+            self._alarms.grow(layers)
 
     def _make(self, make: MakeSink, layers: Sequence[WatchedLayer]) -> None:
         self._sinks.append(make(layers))

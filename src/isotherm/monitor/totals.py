@@ -17,6 +17,18 @@ Key = tuple[str, int]
 """A module's name, and which of its calls in one forward this is."""
 
 
+def layer_name(key: Key) -> str:
+    """The name of a layer: its module's, with the number of the call from the second one on."""
+    name, call = key
+    return f"{name}#{call + 1}" if call else name
+
+
+def key_of(name: str) -> Key:
+    """Invert `layer_name`."""
+    module, mark, number = name.rpartition("#")
+    return (module, int(number) - 1) if mark and number.isdecimal() else (name, 0)
+
+
 def squared_length(gradient: Tensor) -> Tensor:
     """The squared length of a gradient of any precision, added up in float32 at least."""
     wide = torch.promote_types(gradient.dtype, torch.float32)
@@ -26,11 +38,11 @@ def squared_length(gradient: Tensor) -> Tensor:
 @dataclass
 class LayerTotals:
     """What the calls of one layer have added up to: `sums` [len(SUMS), heads] and `largest` logit [heads], on the device, and
-    the squared gradients of its q and k, filled in by the backward pass."""
+    the squared gradients of its q and k: a list for each call, filled in by the backward pass."""
 
     sums: Tensor
     largest: Tensor
-    squares: dict[str, list[Tensor]] = field(default_factory=lambda: {"q": [], "k": []})
+    squares: dict[str, list[list[Tensor]]] = field(default_factory=lambda: {"q": [], "k": []})
     parts: int = 1
 
     @classmethod

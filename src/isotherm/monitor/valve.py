@@ -6,7 +6,6 @@ rotary key), a factor on W_k would change other heads too; then all of γ goes o
 Weights are multiplied in place, so optimizers keep their moments and sharded weights stay sharded.
 """
 
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -19,11 +18,10 @@ from isotherm.checkup.ways import projection_parts
 from isotherm.errors import ArgumentError
 from isotherm.language import Text
 from isotherm.monitor.looking import Origin
+from isotherm.monitor.totals import key_of
 from isotherm.probe import Factor
 from isotherm.record.watch import WatchedLayer
 
-AGAIN = re.compile(r"#\d+$")
-"""How the name of a layer ends that is a module's second call in a forward, or a later one."""
 NORMALISED = Text(
     "{layer}: QK-norm sets the length of q again after its projection, so clipping the projection changes nothing; lower the"
     " norm's gain instead",
@@ -91,7 +89,7 @@ def _modules(
     ends = np.cumsum([layer.heads for layer in layers])
     calls: dict[tuple[str, int], list[int]] = {}
     for place, layer in enumerate(layers):
-        calls.setdefault((AGAIN.sub("", layer.name), layer.heads), []).append(place)
+        calls.setdefault((key_of(layer.name)[0], layer.heads), []).append(place)
     for places in calls.values():
         parts = [largest[ends[place] - layers[place].heads : ends[place]] for place in places]
         yield layers[places[0]], origins[places[0]], np.fmax.reduce(parts)

@@ -133,11 +133,16 @@ class Opened:
         session.opened_in = tuple(other.frames.top for other in self._thread if other.frames.top is not None)
         self._thread.append(session)
 
+    @property
+    def is_here(self) -> bool:
+        """Whether the session follows its model in this thread."""
+        return self._thread is _this_thread.sessions
+
     def close(self) -> None:
         """Let everything be restored that no other session needs."""
         if self._session in self._thread:
             self._thread.remove(self._session)
-        if self._thread is _this_thread.sessions:
+        if self.is_here:
             self._session.clean_up()
         with _lock:
             _needs.pop(self._session, None)
