@@ -244,7 +244,8 @@ def _statistics(name: str, problem: Problem, rows: Tensor | None) -> RowStats:
         part = problem if rows is None else problem.take(rows)
         stats = reference.solve(part, stats=True).stats if plain else blockwise.statistics(part)
     assert stats is not None
-    return stats if rows is None else replace(stats, rows=rows, total_rows=problem.q.shape[2])
+    # The sample is kept for later calls, and whoever gets the statistics may write into their rows.
+    return stats if rows is None else replace(stats, rows=rows.clone(), total_rows=problem.q.shape[2])
 
 
 def _sigmoid(problem: Problem, bias: Tensor, impl: str, *, measured: bool) -> AttentionResult:
