@@ -129,7 +129,7 @@ def attention(
     first = 0 if alignment == "top-left" else k.shape[2] - q.shape[2]
     positions = kept.positions(first, q.shape[2], q.device)
     spans = None if spans is None else spans[..., first : first + q.shape[2]]
-    visibility = Visibility(positions, k.shape[2], alignment is not None, check_window(window), mask, spans)
+    visibility = Visibility(positions, k.shape[2], alignment is not None, check_window(window), mask, spans, first)
     chosen = check_rows(rows, q.shape[2], q.device)
     resolved = _rule(scale).resolve(Site(q.shape[3], q.shape[1], visibility.places, visibility.counts))
     check_device(resolved, q.device)

@@ -154,7 +154,9 @@ def check_documents(documents: Tensor | Sequence[int] | None, q: Tensor, k: Tens
     if documents.is_meta and not q.is_meta:
         raise ArgumentError("documents", expected, got=ON_META)
     by_place = documents.dim() == 1 and len(documents) > 1
-    if not by_place and tuple(documents.shape) not in ((k.shape[0], keys), (1, keys)):
+    # One size after the other: a graph that leaves sizes open would not find a tuple of them among others.
+    by_id = documents.dim() == 2 and documents.shape[0] in (1, k.shape[0]) and documents.shape[1] == keys
+    if not (by_place or by_id):
         raise ArgumentError("documents", expected, got=list(documents.shape))
     if q.shape[2] > keys:
         raise ArgumentError("documents", Text("at most as many queries as keys", "查询数不多于键数"), got=q.shape[2])

@@ -1,0 +1,61 @@
+"""Inside a compiled or exported graph: what sizes and numbers may stay open, and what is never read there."""
+
+import pytest
+import torch
+from torch import nn
+from torch.export import Dim, export
+
+from isotherm import attention
+from isotherm.scale import InverseSqrt, PerHead
+
+pytestmark = pytest.mark.filterwarnings("ignore")  # Dynamo's own
+IDS = torch.tensor([[0, 0, 1, 1, 1, 2, 2]])
+OPEN = {
+    "plain": ({"causal": True}, 7),
+    "grouped": ({}, 7, 1),
+    "fewer queries, top left": ({"causal": "top-left"}, 3),
+    "documents": ({"documents": IDS, "impl": "reference"}, 7),
+    "a factor for each head": ({"scale": InverseSqrt() * PerHead(torch.tensor([0.5, 2.0]))}, 7),
+}
+
+
+def draw(queries=7, key_heads=2):
+    g = torch.Generator().manual_seed(0)
+    return [torch.randn(1, h, n, 8, generator=g) for h, n in ((2, queries), (key_heads, 7), (key_heads, 7))]
+
+
+@pytest.mark.parametrize("dynamic", [False, True], ids=["static", "dynamic"])
+@pytest.mark.parametrize("kind", OPEN)
+def test_one_graph_whether_sizes_are_open_or_not(kind, dynamic):
+    options, *sizes = OPEN[kind]
+    documents = options.get("documents")
+
+    def call(q, k, v, documents):
+        return attention(q, k, v, **options | {"documents": documents}).output
+
+    torch._dynamo.reset()
+    given = (*draw(*sizes), documents)
+    compiled = torch.compile(call, fullgraph=True, dynamic=dynamic, backend="aot_eager")
+    torch.testing.assert_close(compiled(*given), call(*given))
+
+
+class Layer(nn.Module):
+    """Attention over one projection."""
+
+    def __init__(self, **options):
+        super().__init__()
+        self.qkv, self.options = nn.Linear(8, 24), options
+
+    def forward(self, x):
+        q, k, v = self.qkv(x).unflatten(-1, (3, 2, 4)).permute(2, 0, 3, 1, 4)
+        found = attention(q, k, v, **self.options)
+        return found.output if found.stats is None else (found.output, found.stats.entropy)
+
+
+@pytest.mark.parametrize("strict", [False, True], ids=["", "strict"])
+def test_an_exported_layer_takes_other_lengths(strict):
+    torch._dynamo.reset()
+    layer, sizes = Layer(causal=True), {0: Dim("b", min=2, max=64), 1: Dim("t", min=4, max=64)}
+    exported = export(layer, (torch.randn(2, 7, 8),), strict=strict, dynamic_shapes=(sizes,)).module()
+    x = torch.randn(3, 9, 8)
+    torch.testing.assert_close(exported(x), layer(x))
