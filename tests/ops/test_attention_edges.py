@@ -279,6 +279,14 @@ BAD = {
     "window a float": ({"window": 2.5}, r"window: expected a whole number of keys, at least 1, got 2.5"),
     "documents that end early": ({"documents": [0, 4]}, r"documents: expected .* last, 5, .* got \[0, 4\]$"),
     "documents out of order": ({"documents": [0, 4, 2, 5]}, r"documents: expected .* got \[0, 4, 2, 5\]$"),
+    "documents out of order, in bytes": (
+        {"documents": torch.tensor([0, 4, 2, 5], dtype=torch.uint8)},
+        r"documents: expected .* got \[0, 4, 2, 5\]$",
+    ),
+    "documents beyond int64": (
+        {"documents": [0, 2**70, 5]},
+        r"documents: expected .* got \[0, 1180591620717411303424, 5\]$",
+    ),
     "documents in fractions": ({"documents": [0, 2.5, 5]}, r"documents: expected .* got \[0, 2.5, 5\]$"),
     "documents in float": ({"documents": torch.ones(2, 5)}, r"documents: expected .* got torch.float32$"),
     "documents of another length": ({"documents": torch.ones(2, 4).int()}, r"documents: expected .* got \[2, 4\]$"),

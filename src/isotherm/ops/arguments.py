@@ -145,8 +145,8 @@ def check_documents(documents: Tensor | Sequence[int] | None, q: Tensor, k: Tens
         f"the places where documents begin and, last, {keys}, or an id for each key, [B, S] = {[k.shape[0], keys]}",
         f"各文档的起始位置、末项为 {keys}，或每个键的文档编号 [B, S] = {[k.shape[0], keys]}",
     )
-    if isinstance(documents, (list, tuple)) and all(type(each) is int for each in documents):
-        documents = torch.tensor(documents, dtype=torch.int64)
+    if isinstance(documents, (list, tuple)) and all(type(each) is int and 0 <= each <= keys for each in documents):
+        documents = torch.tensor(documents, dtype=torch.int64, device="cpu")
     if not isinstance(documents, Tensor) or documents.dtype not in WHOLE_NUMBERS:
         got = documents.dtype if isinstance(documents, Tensor) else shown(documents)
         raise ArgumentError("documents", expected, got=got)
@@ -161,7 +161,7 @@ def check_documents(documents: Tensor | Sequence[int] | None, q: Tensor, k: Tens
     if q.shape[2] > keys:
         raise ArgumentError("documents", Text("at most as many queries as keys", "查询数不多于键数"), got=q.shape[2])
     if by_place and readable and not documents.is_cuda:
-        ascending = bool((documents.diff() >= 0).all())
+        ascending = bool((documents.long().diff() >= 0).all())  # of bytes no difference is below 0
         if not ascending or int(documents[0]) != 0 or int(documents[-1]) != keys:
             raise ArgumentError("documents", expected, got=documents.tolist())
     documents = documents.to(q.device)
