@@ -3,9 +3,11 @@
 import pytest
 import torch
 from torch import nn
+from torch._subclasses import FakeTensorMode
 from torch.export import Dim, export
 
 from isotherm import attention
+from isotherm.errors import UnsupportedError
 from isotherm.scale import InverseSqrt, PerHead
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # Dynamo's own
@@ -59,3 +61,34 @@ def test_an_exported_layer_takes_other_lengths(strict):
     exported = export(layer, (torch.randn(2, 7, 8),), strict=strict, dynamic_shapes=(sizes,)).module()
     x = torch.randn(3, 9, 8)
     torch.testing.assert_close(exported(x), layer(x))
+
+
+WITHOUT_SDPA = {
+    "statistics": {"stats": True},
+    "rows": {"rows": 3},
+    "window": {"window": 3},
+    "documents": {"documents": [0, 3, 7]},
+}
+
+
+@pytest.mark.parametrize("strict", [False, True], ids=["", "strict"])
+@pytest.mark.parametrize("options", WITHOUT_SDPA.values(), ids=WITHOUT_SDPA)
+def test_exported_it_is_the_same(options, strict):
+    """Tiles cannot be part of a graph, and an exported one cannot break."""
+    torch._dynamo.reset()
+    layer, x = Layer(causal=True, **options), torch.randn(2, 7, 8)
+    torch.testing.assert_close(export(layer, (x,), strict=strict).module()(x), layer(x))
+
+
+@pytest.mark.parametrize("options", WITHOUT_SDPA.values(), ids=WITHOUT_SDPA)
+def test_fake_tensors_have_the_shapes_of_real_ones(options):
+    """Whoever estimates a model's memory runs it on these."""
+    hidden = {"bias": torch.zeros(7, 7)}
+    want = attention(*draw(), **hidden, **options)
+    with FakeTensorMode(allow_non_fake_inputs=True) as mode:
+        got = attention(*map(mode.from_tensor, draw()), **hidden, **options)
+        with pytest.raises(UnsupportedError, match="'blockwise' does not support tensors without numbers"):
+            attention(*map(mode.from_tensor, draw()), impl="blockwise")
+    assert got.output.shape == want.output.shape
+    assert (got.stats is None) == (want.stats is None)
+    assert got.stats is None or got.stats.entropy.shape == want.stats.entropy.shape

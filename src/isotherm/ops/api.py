@@ -23,7 +23,7 @@ from isotherm.ops.arguments import (
     check_window,
     under_autocast,
 )
-from isotherm.ops.observers import observed, observers, unwatched
+from isotherm.ops.observers import observed, observers, readable, unwatched
 from isotherm.ops.problem import Problem, Solution, Visibility
 from isotherm.scale import Fixed, InverseSqrt, Resolved, Rule, Site
 from isotherm.scale.rule import positive
@@ -100,6 +100,7 @@ def attention(
 
     Inside `torch.func` transforms (vmap, grad, jvp …) `impl` must be auto, reference or sdpa, which then hold the n × n matrix.
     Under `torch.compile` the GPU kernels are part of the graph. The graph breaks at CPU tiles, and where `rows` is a tensor.
+    Under `torch.export` and in a `FakeTensorMode` the reference takes the place of CPU tiles.
 
     >>> q = k = v = torch.ones(1, 2, 3, 4)
     >>> out = attention(q, k, v, causal=True, stats=True)
@@ -117,15 +118,14 @@ def attention(
     shape = (*q.shape[:3], k.shape[2])
     mask, bias = check_broadcast("mask", mask, shape, q), check_broadcast("bias", bias, shape, q)
     hidden = None if bias is None else bias.isneginf()
-    # No value can be read inside a compiled graph or a transform, or on the meta device.
-    unreadable = q.is_meta or torch.compiler.is_compiling() or derivatives.transform() is not None
-    if hidden is not None and (unreadable or hidden.any()):
+    numbers = readable(q) and derivatives.transform() is None
+    if hidden is not None and (not numbers or hidden.any()):
         mask = ~hidden if mask is None else mask & ~hidden
     if impl not in IMPLEMENTATIONS:
         names = ", ".join(IMPLEMENTATIONS)
         raise ArgumentError("impl", Text(f"one of {names}", f"{names} 之一"), got=repr(impl))
     alignment = check_causal(causal)
-    spans = check_documents(documents, q, k, readable=not unreadable)
+    spans = check_documents(documents, q, k, readable=numbers)
     first = 0 if alignment == "top-left" else k.shape[2] - q.shape[2]
     positions = kept.positions(first, q.shape[2], q.device)
     spans = None if spans is None else spans[..., first : first + q.shape[2]]
@@ -203,10 +203,10 @@ def _fold(q: Tensor, k: Tensor, v: Tensor, visibility: Visibility, bias: Tensor 
 
 def _refusal(name: str, problem: Problem, resolved: Resolved) -> Text | None:
     """Why this implementation cannot solve this problem, or None if it can."""
-    if name in ("blockwise", "triton") and (transform := derivatives.transform()) is not None:
-        return transform
+    if name == "blockwise":
+        return blockwise.unsupported(problem)
     if name == "triton":
-        return triton.unsupported(problem)
+        return derivatives.transform() or triton.unsupported(problem)
     if name != "sdpa":
         return None
     if resolved.sink is not None:
@@ -220,10 +220,11 @@ def _pick(problem: Problem, resolved: Resolved, *, stats: bool) -> str:
         return "reference" if stats or _refusal("sdpa", problem, resolved) is not None else "sdpa"
     if problem.q.is_cuda and triton.unsupported(problem) is None:
         return "triton" if stats or _refusal("sdpa", problem, resolved) is not None else "sdpa"
+    tiles = "blockwise" if blockwise.unsupported(problem) is None else "reference"
     if _refusal("sdpa", problem, resolved) is not None:
-        return "blockwise"
+        return tiles
     on_cpu = problem.q.device.type == "cpu"
-    return "blockwise" if stats and on_cpu and not problem.needs_gradient else "sdpa"
+    return tiles if stats and on_cpu and not problem.needs_gradient else "sdpa"
 
 
 def _solve(name: str, problem: Problem, *, stats: bool) -> Solution:
@@ -237,11 +238,12 @@ def _solve(name: str, problem: Problem, *, stats: bool) -> Solution:
 @torch.no_grad()
 def _statistics(name: str, problem: Problem, rows: Tensor | None) -> RowStats:
     """A separate pass for the statistics of all rows or some."""
-    plain = name == "reference" or derivatives.transform() is not None
-    if name == "triton" or (name == "sdpa" and not plain and problem.q.is_cuda and triton.unsupported(problem) is None):
+    on_gpu = name == "sdpa" and problem.q.is_cuda and derivatives.transform() is None
+    if name == "triton" or (on_gpu and triton.unsupported(problem) is None):
         stats: RowStats | None = triton.statistics(problem, rows)
     else:
         part = problem if rows is None else problem.take(rows)
+        plain = name == "reference" or blockwise.unsupported(problem) is not None
         stats = reference.solve(part, stats=True).stats if plain else blockwise.statistics(part)
     assert stats is not None
     # The sample is kept for later calls, and whoever gets the statistics may write into their rows.
