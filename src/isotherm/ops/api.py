@@ -1,7 +1,7 @@
 """`attention`: any rule, any mask, one of several implementations, and the statistics of every softmax row."""
 
 from collections.abc import Hashable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import nullcontext
 from dataclasses import replace
 from numbers import Real
 from typing import Literal, NamedTuple, get_args
@@ -21,8 +21,8 @@ from isotherm.ops.arguments import (
     check_rows,
     check_tensors,
     check_window,
-    under_autocast,
 )
+from isotherm.ops.autocast import autocast_off, under_autocast
 from isotherm.ops.observers import observed, observers, readable, unwatched
 from isotherm.ops.problem import Problem, Solution, Visibility
 from isotherm.scale import Fixed, InverseSqrt, Resolved, Rule, Site
@@ -162,20 +162,12 @@ def _result(
 ) -> AttentionResult:
     """Compute, seen by all observers."""
     around = observed(problem, sink) if observers else NOTHING_AROUND
-    with around, _autocast_off(problem.q.device.type):
+    with around, autocast_off(problem.q.device.type):
         solution = _solve(name, problem, stats=measured and rows is None)
         stats = solution.stats
         if measured and stats is None:
             stats = _statistics(name, problem, rows)
     return AttentionResult(solution.output, stats, solution.lse, name)
-
-
-def _autocast_off(kind: str) -> AbstractContextManager[None]:
-    """Autocast has had its say when q, k and v were converted: products now have the precision that we give them."""
-    if kind == "meta" or not torch.is_autocast_enabled(kind):
-        return NOTHING_AROUND
-    off: AbstractContextManager[None] = torch.autocast(kind, enabled=False)
-    return off
 
 
 def _rule(scale: Rule | float | None) -> Rule:

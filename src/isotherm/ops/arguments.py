@@ -16,19 +16,7 @@ Alignment = Literal["top-left", "bottom-right"]
 Causal = bool | Alignment
 WHOLE_NUMBERS = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
 DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
-AUTOCAST = (torch.float16, torch.bfloat16, torch.float32)
-"""Types that autocast converts."""
 ON_META = Text("a tensor on the meta device", "meta 设备上的张量")
-
-
-def under_autocast(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Convert q, k and v to autocast's type where it is on, as `scaled_dot_product_attention` does."""
-    kind = q.device.type if isinstance(q, Tensor) else "meta"
-    if kind == "meta" or not torch.is_autocast_enabled(kind):
-        return q, k, v
-    dtype = torch.get_autocast_dtype(kind)
-    q, k, v = (x.to(dtype) if isinstance(x, Tensor) and x.dtype in AUTOCAST else x for x in (q, k, v))
-    return q, k, v
 
 
 def check_tensors(q: Tensor, k: Tensor, v: Tensor, impl: str) -> None:

@@ -16,6 +16,7 @@ from torch.autograd import forward_ad
 
 from isotherm.language import Text
 from isotherm.ops import reference
+from isotherm.ops.autocast import autocast_off
 from isotherm.ops.problem import Problem, Visibility
 
 FUSED = "ScaledDotProduct"
@@ -37,14 +38,18 @@ def transform() -> Text | None:
 
 
 def backward(problem: Problem, d_output: Tensor, d_lse: Tensor | None, first: First) -> tuple[Tensor | None, ...]:
-    """The gradients that `first()` returns. If autograd is recording, it can differentiate them again."""
+    """The gradients that `first()` returns. If autograd is recording, it can differentiate them again.
+
+    Autocast may be on where the backward pass runs, although it was off in the forward pass.
+    """
     inputs = (problem.q, problem.k, problem.v, problem.bias, d_output, d_lse)
-    if _batched(d_output, d_lse):
-        return tuple(_first(problem, inputs, create_graph=torch.is_grad_enabled()))
-    if not torch.is_grad_enabled():
-        return first()
-    found: tuple[Tensor | None, ...] = _Backward.apply(problem, first, *inputs)  # type: ignore[no-untyped-call]
-    return found
+    with autocast_off(problem.q.device.type):
+        if _batched(d_output, d_lse):
+            return tuple(_first(problem, inputs, create_graph=torch.is_grad_enabled()))
+        if not torch.is_grad_enabled():
+            return first()
+        found: tuple[Tensor | None, ...] = _Backward.apply(problem, first, *inputs)  # type: ignore[no-untyped-call]
+        return found
 
 
 def twice_differentiable(output: Tensor, problem: Problem) -> None:
@@ -91,9 +96,10 @@ class _Backward(torch.autograd.Function):
     def backward(ctx: Any, *cotangents: Tensor | None) -> tuple[Tensor | None, ...]:
         q, k, v, bias, *_ = inputs = ctx.saved_tensors
         problem = Problem(q, k, v, ctx.visibility, ctx.scale, bias, ctx.softcap)
-        if torch.is_grad_enabled():
-            return None, None, *_second(problem, inputs, cotangents, create_graph=True)
-        return None, None, *_second_by_rows(problem, inputs, cotangents)
+        with autocast_off(problem.q.device.type):
+            if torch.is_grad_enabled():
+                return None, None, *_second(problem, inputs, cotangents, create_graph=True)
+            return None, None, *_second_by_rows(problem, inputs, cotangents)
 
 
 def _batched(*gradients: Tensor | None) -> bool:
