@@ -23,7 +23,7 @@ from isotherm.ops.arguments import (
     check_window,
 )
 from isotherm.ops.autocast import autocast_off, under_autocast
-from isotherm.ops.observers import observed, observers, readable, unwatched
+from isotherm.ops.observers import observed, observers, readable, unwatched, whole
 from isotherm.ops.problem import Problem, Solution, Visibility
 from isotherm.scale import Fixed, InverseSqrt, Resolved, Rule, Site
 from isotherm.scale.rule import positive
@@ -100,7 +100,7 @@ def attention(
 
     Inside `torch.func` transforms (vmap, grad, jvp …) `impl` must be auto, reference or sdpa, which then hold the n × n matrix.
     Under `torch.compile` the GPU kernels are part of the graph. The graph breaks at CPU tiles, and where `rows` is a tensor.
-    Under `torch.export` and in a `FakeTensorMode` the reference takes the place of CPU tiles.
+    Under `torch.export`, `torch.jit.trace` and in a `FakeTensorMode` the reference takes the place of CPU tiles.
 
     >>> q = k = v = torch.ones(1, 2, 3, 4)
     >>> out = attention(q, k, v, causal=True, stats=True)
@@ -131,7 +131,7 @@ def attention(
     spans = None if spans is None else spans[..., first : first + q.shape[2]]
     visibility = Visibility(positions, k.shape[2], alignment is not None, check_window(window), mask, spans, first)
     chosen = check_rows(rows, q.shape[2], q.device)
-    resolved = _rule(scale).resolve(Site(q.shape[3], q.shape[1], visibility.places, visibility.counts))
+    resolved = _rule(scale).resolve(Site(whole(q.shape[3]), whole(q.shape[1]), visibility.places, visibility.counts))
     check_device(resolved, q.device)
     problem = _fold(q, k, v, visibility, bias, resolved)
     measured = stats or rows is not None

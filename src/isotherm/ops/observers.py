@@ -15,6 +15,8 @@ Observer = Callable[[Problem, Tensor | None], AbstractContextManager[object]]
 observers: list[Observer] = []
 exporting: Callable[[], bool] = getattr(torch.compiler, "is_exporting", bool)
 """Whether `torch.export` is tracing. PyTorch 2.6 does not tell."""
+tracing: Callable[[], bool] = torch.jit.is_tracing  # type: ignore[attr-defined]
+"""Whether `torch.jit` is."""
 
 
 def observed(problem: Problem, sink: Tensor | None) -> ExitStack:
@@ -26,9 +28,10 @@ def observed(problem: Problem, sink: Tensor | None) -> ExitStack:
 
 
 def unwatched(q: Tensor, k: Tensor, v: Tensor) -> bool:
-    """Return whether nothing of PyTorch's sees operators: no compiler, no dispatch mode, no odd tensors."""
+    """Return whether nothing of PyTorch's sees operators: no compiler, no tracer, no dispatch mode, no odd tensors."""
     plain = type(q) is Tensor and type(k) is Tensor and type(v) is Tensor
-    return plain and not torch.compiler.is_compiling() and not torch._C._len_torch_dispatch_stack()
+    graph = torch.compiler.is_compiling() or tracing()
+    return plain and not graph and not torch._C._len_torch_dispatch_stack()
 
 
 def readable(x: Tensor) -> bool:
@@ -37,5 +40,10 @@ def readable(x: Tensor) -> bool:
 
 
 def numberless(x: Tensor) -> bool:
-    """Return whether no code can read numbers of a tensor: one that is exported has no place where its graph could break."""
-    return exporting() or isinstance(x, FakeTensor)
+    """Return whether no code can read numbers of a tensor: an exported or traced graph has no place where it could break."""
+    return exporting() or tracing() or isinstance(x, FakeTensor)
+
+
+def whole(size: int) -> int:
+    """Return a size as a number: while `torch.jit` traces, it is a tensor."""
+    return int(size) if tracing() else size
