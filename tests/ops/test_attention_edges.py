@@ -151,6 +151,14 @@ def test_sampled_rows_are_the_same_rows_of_the_exact_answer(rows, causal):
     assert (stats.summary("entropy").interval > 0).all() or rows == 1
 
 
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.int8, torch.int16, torch.int32], ids=str)
+@pytest.mark.parametrize("impl", ["reference", "blockwise", "sdpa"])
+def test_indices_of_rows_may_be_of_any_whole_type(dtype, impl):
+    stats = attention(OK, OK, OK, causal=True, rows=torch.tensor([4, 1, 4], dtype=dtype), impl=impl).stats
+    assert stats.n[1, 3].tolist() == [2, 5]
+    assert torch.arange(5)[stats.rows].tolist() == [1, 4]
+
+
 def test_sampling_leaves_the_random_state_alone():
     before = torch.get_rng_state()
     q, k, v = Case("").tensors()

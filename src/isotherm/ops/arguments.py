@@ -203,7 +203,7 @@ def check_rows(rows: int | Tensor | None, total: int, device: torch.device) -> T
         if got is not None:
             expected = Text(f"indices from 0 to {total - 1}", f"0 到 {total - 1} 之间的下标")
             raise ArgumentError("rows", expected, got=got)
-        return rows.to(device).unique()
+        return rows.to(device, torch.int64).unique()  # PyTorch takes bytes for a mask
     if isinstance(rows, bool) or not isinstance(rows, int) or rows < 1:
         raise ArgumentError("rows", Text("a number of rows, at least 1", "至少为 1 的行数"), got=repr(rows))
     if rows >= total:
