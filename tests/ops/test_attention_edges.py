@@ -381,6 +381,25 @@ def test_a_nested_tensor_is_refused():
         attention(nested, OK, OK)
 
 
+def test_distributed_tensors_go_to_pytorchs_kernel_or_are_refused(monkeypatch):
+    from torch import distributed
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.tensor import Shard, distribute_tensor
+
+    monkeypatch.setenv("GLOO_SOCKET_IFNAME", "lo")
+    distributed.init_process_group("gloo", store=distributed.HashStore(), rank=0, world_size=1)
+    try:
+        q = distribute_tensor(OK, init_device_mesh("cpu", (1,)), [Shard(1)])
+        assert attention(q, q, q).output.to_local().shape == OK.shape
+        for options in ({"stats": True}, {"rows": 2}, {"window": 2}, {"impl": "reference"}):
+            with pytest.raises(ArgumentError, match=r"q: expected .* \(its to_local\(\)\), got DTensor"):
+                attention(q, q, q, **options)
+            with pytest.raises(ArgumentError, match="v: expected"):
+                attention(OK, OK, q, **options)
+    finally:
+        distributed.destroy_process_group()
+
+
 @pytest.mark.parametrize(
     "rule", [SoftCap, Sinks, Llama4Temperature, lambda x: QKNorm(eps=x)], ids=["cap", "sink", "llama-4", "eps"]
 )

@@ -18,6 +18,7 @@ from isotherm.ops.arguments import (
     check_causal,
     check_device,
     check_documents,
+    check_local,
     check_rows,
     check_tensors,
     check_window,
@@ -140,6 +141,8 @@ def attention(
     name = _pick(problem, resolved, stats=stats and chosen is None) if impl == "auto" else impl
     if impl != "auto" and (reason := _refusal(name, problem, resolved)) is not None:
         raise UnsupportedError(name, reason)
+    if name != "sdpa" or measured:
+        check_local(q, k, v)
     if kind is not None and kept.holds(positions, chosen):
         kept.make_room(_plans, MOST_PLANS)
         _plans[kind] = CallPlan(name, visibility, problem.scale, chosen)

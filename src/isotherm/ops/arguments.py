@@ -112,6 +112,14 @@ def check_device(resolved: Resolved, device: torch.device) -> None:
             raise ArgumentError("scale", expected, got=tensor.device)
 
 
+def check_local(*tensors: Tensor) -> None:
+    """Check that q, k and v are no DTensors, of which only PyTorch's own kernel knows how they are distributed."""
+    for name, tensor in zip("qkv", tensors, strict=True):
+        if type(tensor) is not Tensor and hasattr(tensor, "to_local"):
+            expected = Text("a tensor of this process (its to_local())", "本进程的张量（用其 to_local()）")
+            raise ArgumentError(name, expected, got=type(tensor).__name__)
+
+
 def check_window(window: int | None) -> int | None:
     """Check a sliding window's width in keys."""
     if window is not None and (isinstance(window, bool) or not isinstance(window, int) or window < 1):
