@@ -25,12 +25,11 @@ def check_tensors(q: Tensor, k: Tensor, v: Tensor, impl: str) -> None:
     Tensors on the meta device hold no numbers; only the reference reads none.
     """
     for name, tensor in (("q", q), ("k", k), ("v", v)):
-        _check_dense(name, tensor)
+        check_numbers(name, tensor)
         if tensor.dim() != 4:
             raise ArgumentError(
                 name, Text("[batch, heads, length, dimension]", "[批, 头, 长度, 维度] 四维"), got=list(tensor.shape)
             )
-        _check_dtype(name, tensor)
         for what, mine, other in (("dtype", tensor.dtype, q.dtype), ("device", tensor.device, q.device)):
             if mine != other:
                 raise ArgumentError(name, Text(f"the {what} of q, {other}", f"与 q 相同的 {what}：{other}"), got=mine)
@@ -51,6 +50,16 @@ def check_tensors(q: Tensor, k: Tensor, v: Tensor, impl: str) -> None:
         raise ArgumentError("q", Text("a head dimension of at least 1", "至少为 1 的头维度"), got=list(q.shape))
 
 
+def check_numbers(name: str, tensor: Tensor) -> None:
+    """Check that this is a dense tensor of a floating-point type that every implementation takes."""
+    _check_dense(name, tensor)
+    if not tensor.dtype.is_floating_point:
+        raise ArgumentError(name, Text("a floating-point tensor", "浮点张量"), got=tensor.dtype)
+    if tensor.dtype not in DTYPES:
+        expected = Text("float16, bfloat16, float32 or float64", "float16、bfloat16、float32 或 float64")
+        raise ArgumentError(name, expected, got=tensor.dtype)
+
+
 def _check_dense(name: str, tensor: object) -> None:
     if not isinstance(tensor, Tensor):
         raise ArgumentError(name, Text("a tensor", "张量"), got=type(tensor).__name__)
@@ -62,14 +71,6 @@ def _odd_layout(tensor: Tensor) -> object:
     if tensor.is_nested:
         return Text("a nested tensor", "嵌套张量")
     return None if tensor.layout is torch.strided else tensor.layout
-
-
-def _check_dtype(name: str, tensor: Tensor) -> None:
-    if not tensor.dtype.is_floating_point:
-        raise ArgumentError(name, Text("a floating-point tensor", "浮点张量"), got=tensor.dtype)
-    if tensor.dtype not in DTYPES:
-        expected = Text("float16, bfloat16, float32 or float64", "float16、bfloat16、float32 或 float64")
-        raise ArgumentError(name, expected, got=tensor.dtype)
 
 
 def _same(name: str, what: str, tensor: Tensor, other: Tensor, axis: int, like: str = "q") -> None:
@@ -91,7 +92,7 @@ def check_broadcast(name: str, tensor: Tensor | None, shape: tuple[int, int, int
         hint = Text("bool, True where a key is visible (pass numbers as bias)", "bool，True 表示可见（数值请用 bias）")
         raise ArgumentError(name, hint, got=tensor.dtype)
     if name == "bias":
-        _check_dtype(name, tensor)
+        check_numbers(name, tensor)
     if tensor.device != like.device:
         raise ArgumentError(
             name, Text(f"the device of q, {like.device}", f"与 q 相同的设备 {like.device}"), got=tensor.device
