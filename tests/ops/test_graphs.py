@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from torch import nn
+from torch import func, nn
 from torch._subclasses import FakeTensorMode
 from torch.export import Dim, export
 
@@ -40,6 +40,25 @@ def test_one_graph_whether_sizes_are_open_or_not(kind, dynamic):
     given = (*draw(*sizes), documents)
     compiled = torch.compile(call, fullgraph=True, dynamic=dynamic, backend="aot_eager")
     torch.testing.assert_close(compiled(*given), call(*given))
+
+
+TRANSFORMS = {
+    "grad": lambda f, q: func.grad(lambda q: f(q).sin().sum())(q),
+    "vmap": lambda f, q: func.vmap(f)(torch.stack([q, 2 * q])),
+}
+
+
+@pytest.mark.parametrize("options", [{}, {"stats": True}, {"window": 3}], ids=["plain", "statistics", "window"])
+@pytest.mark.parametrize("transform", TRANSFORMS.values(), ids=TRANSFORMS)
+def test_a_transform_is_compiled_as_it_is_computed(transform, options):
+    """Tiles are no part of a graph, and outside of it they are no part of the transform."""
+    torch._dynamo.reset()
+    q, k, v = draw()
+
+    def call(q):
+        return transform(lambda q: attention(q, k, v, **options).output, q)
+
+    torch.testing.assert_close(torch.compile(call, fullgraph=True, backend="eager")(q), call(q))
 
 
 class Layer(nn.Module):

@@ -34,7 +34,7 @@ def unsupported(problem: Problem) -> Text | None:
         return Text(
             "tensors without numbers (torch.export, FakeTensorMode)", "没有数值的张量（torch.export、FakeTensorMode）"
         )
-    return derivatives.transform()
+    return derivatives.transform(compiled=True)
 
 
 @untraced

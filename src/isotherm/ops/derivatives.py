@@ -28,9 +28,10 @@ First = Callable[[], tuple[Tensor | None, ...]]
 """A backward pass: returns d_q, d_k, d_v and d_bias, None for a gradient that is not wanted."""
 
 
-def transform() -> Text | None:
-    """The transform around this call, inside which only plain PyTorch operations work; None if there is none."""
-    if torch.compiler.is_compiling():
+def transform(*, compiled: bool = False) -> Text | None:
+    """The transform around this call, inside which only plain PyTorch operations work; None if there is none, or, unless
+    `compiled`, if the compiler sees to it."""
+    if torch.compiler.is_compiling() and not compiled:
         return None
     if torch._C._are_functorch_transforms_active():
         return Text("torch.func transforms", "torch.func 变换")
