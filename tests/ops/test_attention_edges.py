@@ -258,8 +258,9 @@ BAD = {
     "head dimension": ({"k": torch.zeros(2, 4, 5, 7)}, r"k: expected the head dimension of q, 8, got 7"),
     "no dimension": (
         {"q": OK[..., :0], "k": OK[..., :0]},
-        r"q: expected a head dimension of at least 1, got \[2, 4, 5, 0\]",
+        r"q: expected .* a head dimension of at least 1, got \[2, 4, 5, 0\]",
     ),
+    "no heads": (dict.fromkeys("qkv", OK[:, :0]), r"q: expected at least one head, .* got \[2, 0, 5, 8\]"),
     "lengths of k and v": ({"v": torch.zeros(2, 4, 6, 8)}, r"v: expected the length of k, 5, got 6"),
     "heads of k and v": ({"v": torch.zeros(2, 2, 5, 8)}, r"v: expected the number of heads of k, 4, got 2"),
     "dtype": ({"k": OK.double()}, r"k: expected the dtype of q, torch.float32, got torch.float64"),

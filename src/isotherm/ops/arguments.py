@@ -46,8 +46,9 @@ def check_tensors(q: Tensor, k: Tensor, v: Tensor, impl: str) -> None:
         )
     if q.is_meta and impl != "reference":
         raise ArgumentError("q", Text("a tensor that holds numbers", "含有数值的张量"), got=ON_META)
-    if not q.shape[3]:
-        raise ArgumentError("q", Text("a head dimension of at least 1", "至少为 1 的头维度"), got=list(q.shape))
+    if not q.shape[1] or not q.shape[3]:
+        expected = Text("at least one head, and a head dimension of at least 1", "至少一个头，且头维度至少为 1")
+        raise ArgumentError("q", expected, got=list(q.shape))
 
 
 def check_numbers(name: str, tensor: Tensor) -> None:
