@@ -83,6 +83,17 @@ def test_an_exported_layer_takes_other_lengths(strict):
     torch.testing.assert_close(exported(x), layer(x))
 
 
+def test_an_export_may_leave_the_heads_open():
+    class Whole(nn.Module):
+        def forward(self, q, k, v):
+            return attention(q, k, v, causal=True).output
+
+    given = tuple(draw(key_heads=2))
+    exported = export(Whole(), given, dynamic_shapes=({1: Dim.AUTO}, {1: Dim.AUTO}, {1: Dim.AUTO})).module()
+    more = tuple(torch.cat([x, -x, x], 1) for x in given)
+    torch.testing.assert_close(exported(*more), Whole()(*more))
+
+
 WITHOUT_SDPA = {
     "statistics": {"stats": True},
     "rows": {"rows": 3},

@@ -49,8 +49,9 @@ class Site:
     seen: Tensor | Callable[[], Tensor]
 
     def __post_init__(self) -> None:
-        count("head_dim", self.head_dim)
-        count("heads", self.heads)
+        for name, size in (("head_dim", self.head_dim), ("heads", self.heads)):
+            if not isinstance(size, torch.SymInt):  # which a graph that leaves the size open has
+                count(name, size)
 
     @property
     def visible(self) -> Tensor:
