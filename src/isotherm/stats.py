@@ -96,7 +96,7 @@ class RowStats:
         broken = (seen & ~s.isfinite()).any(-1)
         s = torch.where(seen & s.isfinite(), s, NOTHING)
         peak, top = s.max(-1)
-        others = seen.scatter(-1, top.unsqueeze(-1), False)
+        others = seen.scatter(-1, top.unsqueeze(-1), 0)  # TorchScript takes no False
         gap = torch.where(others, s - peak.unsqueeze(-1), 0.0)
         weight = torch.where(others, gap.exp(), 0.0)
         mean = torch.where(seen, s, 0.0).sum(-1) / count.clamp(min=1)

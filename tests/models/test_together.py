@@ -64,6 +64,17 @@ def test_a_model_compiles_as_one_graph(kind, name):
     assert all(p.grad is not None for name, p in model.named_parameters() if not name.startswith(("pooler", "head")))
 
 
+@pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning")
+@pytest.mark.parametrize("kind", ["transformer", "bert", "recurrent", "decoder"])
+def test_one_graph_serves_other_lengths(kind):
+    torch.manual_seed(1)
+    model = build(kind, replace(SHAPE, layers=1), rule_of(kind, "additive" if kind == "recurrent" else "1/d")).eval()
+    torch._dynamo.reset()
+    compiled = torch.compile(model, fullgraph=True, dynamic=True, backend="eager")
+    for given in (batch(kind), tuple(ids[:, :-1] for ids in batch(kind))):
+        torch.testing.assert_close(compiled(*given), model(*given))
+
+
 @pytest.mark.parametrize("kind", ["transformer", "decoder", "bert", "recurrent"])
 def test_autocast_keeps_close_and_gives_gradients(kind):
     torch.manual_seed(1)

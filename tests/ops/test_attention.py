@@ -132,6 +132,12 @@ def test_packed_documents_are_what_each_is_alone(impl, rule):
         torch.testing.assert_close(found, want)
 
 
+def test_a_list_of_documents_is_read_whatever_the_default_device():
+    q = torch.ones(1, 1, 5, 4)
+    with torch.device("meta"):
+        assert attention(q, q, q, documents=[0, 2, 5], stats=True).stats.n.tolist() == [[[2, 2, 3, 3, 3]]]
+
+
 def test_tiles_outside_a_document_or_window_are_skipped(monkeypatch):
     """No mask of the whole matrix is made, and no tile is computed of which no row sees a key."""
     monkeypatch.setattr("isotherm.ops.tiles.KEYS", 16)

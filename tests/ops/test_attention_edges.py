@@ -151,6 +151,14 @@ def test_sampled_rows_are_the_same_rows_of_the_exact_answer(rows, causal):
     assert (stats.summary("entropy").interval > 0).all() or rows == 1
 
 
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.int8, torch.int16, torch.int32], ids=str)
+@pytest.mark.parametrize("impl", ["reference", "blockwise", "sdpa"])
+def test_indices_of_rows_may_be_of_any_whole_type(dtype, impl):
+    stats = attention(OK, OK, OK, causal=True, rows=torch.tensor([4, 1, 4], dtype=dtype), impl=impl).stats
+    assert stats.n[1, 3].tolist() == [2, 5]
+    assert torch.arange(5)[stats.rows].tolist() == [1, 4]
+
+
 def test_sampling_leaves_the_random_state_alone():
     before = torch.get_rng_state()
     q, k, v = Case("").tensors()
@@ -250,8 +258,9 @@ BAD = {
     "head dimension": ({"k": torch.zeros(2, 4, 5, 7)}, r"k: expected the head dimension of q, 8, got 7"),
     "no dimension": (
         {"q": OK[..., :0], "k": OK[..., :0]},
-        r"q: expected a head dimension of at least 1, got \[2, 4, 5, 0\]",
+        r"q: expected .* a head dimension of at least 1, got \[2, 4, 5, 0\]",
     ),
+    "no heads": (dict.fromkeys("qkv", OK[:, :0]), r"q: expected at least one head, .* got \[2, 0, 5, 8\]"),
     "lengths of k and v": ({"v": torch.zeros(2, 4, 6, 8)}, r"v: expected the length of k, 5, got 6"),
     "heads of k and v": ({"v": torch.zeros(2, 2, 5, 8)}, r"v: expected the number of heads of k, 4, got 2"),
     "dtype": ({"k": OK.double()}, r"k: expected the dtype of q, torch.float32, got torch.float64"),
@@ -279,6 +288,14 @@ BAD = {
     "window a float": ({"window": 2.5}, r"window: expected a whole number of keys, at least 1, got 2.5"),
     "documents that end early": ({"documents": [0, 4]}, r"documents: expected .* last, 5, .* got \[0, 4\]$"),
     "documents out of order": ({"documents": [0, 4, 2, 5]}, r"documents: expected .* got \[0, 4, 2, 5\]$"),
+    "documents out of order, in bytes": (
+        {"documents": torch.tensor([0, 4, 2, 5], dtype=torch.uint8)},
+        r"documents: expected .* got \[0, 4, 2, 5\]$",
+    ),
+    "documents beyond int64": (
+        {"documents": [0, 2**70, 5]},
+        r"documents: expected .* got \[0, 1180591620717411303424, 5\]$",
+    ),
     "documents in fractions": ({"documents": [0, 2.5, 5]}, r"documents: expected .* got \[0, 2.5, 5\]$"),
     "documents in float": ({"documents": torch.ones(2, 5)}, r"documents: expected .* got torch.float32$"),
     "documents of another length": ({"documents": torch.ones(2, 4).int()}, r"documents: expected .* got \[2, 4\]$"),
@@ -363,6 +380,25 @@ def test_a_nested_tensor_is_refused():
     nested = torch.nested.as_nested_tensor([OK[0], OK[1]], layout=torch.jagged)
     with pytest.raises(ArgumentError, match=r"q: expected a dense tensor, got a nested tensor"):
         attention(nested, OK, OK)
+
+
+def test_distributed_tensors_go_to_pytorchs_kernel_or_are_refused(monkeypatch):
+    from torch import distributed
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.tensor import Shard, distribute_tensor
+
+    monkeypatch.setenv("GLOO_SOCKET_IFNAME", "lo")
+    distributed.init_process_group("gloo", store=distributed.HashStore(), rank=0, world_size=1)
+    try:
+        q = distribute_tensor(OK, init_device_mesh("cpu", (1,)), [Shard(1)])
+        assert attention(q, q, q).output.to_local().shape == OK.shape
+        for options in ({"stats": True}, {"rows": 2}, {"window": 2}, {"impl": "reference"}):
+            with pytest.raises(ArgumentError, match=r"q: expected .* \(its to_local\(\)\), got DTensor"):
+                attention(q, q, q, **options)
+            with pytest.raises(ArgumentError, match="v: expected"):
+                attention(OK, OK, q, **options)
+    finally:
+        distributed.destroy_process_group()
 
 
 @pytest.mark.parametrize(

@@ -157,6 +157,21 @@ def test_the_gradient_of_a_sum_is_not_taken_for_a_constant(impl):
     assert second.abs().max() > 1e-3
 
 
+@pytest.mark.parametrize("impl", ["blockwise", "sdpa"])
+@pytest.mark.parametrize("order", [1, 2])
+def test_autocast_around_the_backward_pass_changes_no_gradient(impl, order):
+    """A model computes attention in float32 with autocast off, and the training loop calls backward inside autocast."""
+    found = []
+    for enabled in (False, True):
+        q, k, v = (x.detach().float().requires_grad_() for x in tensors(11, 11, dim=5))
+        total = attention(q, k, v, impl=impl).output.sin().sum()
+        with torch.autocast("cpu", torch.bfloat16, enabled=enabled):
+            for _ in range(order - 1):
+                total = grad(total, q, create_graph=True)[0].square().sum()
+            found.append(grad(total, (q, k, v)))
+    assert all(map(torch.equal, *found))
+
+
 def loss(q, k, v, *, impl="auto", **options):
     return attention(q, k, v, impl=impl, **options).output.sin().sum()
 

@@ -47,6 +47,16 @@ def test_what_inference_made_serves_training():
     attention(q, q, q, causal=True, impl="blockwise").output.sum().backward()
 
 
+@pytest.mark.parametrize("impl", ["reference", "blockwise", "sdpa"])
+def test_who_gets_a_sample_may_write_into_it(impl):
+    """A packed batch, for example, adds its offset to the rows."""
+    q = torch.ones(1, 1, 9, 4)
+    wanted = kept.even_sample(3, 9, CPU).tolist()
+    for _ in range(2):
+        attention(q, q, q, rows=3, impl=impl).stats.rows.add_(5)
+    assert attention(q, q, q, rows=3, impl=impl).stats.rows.tolist() == wanted
+
+
 def test_a_fake_tensor_stays_within_its_mode():
     with FakeTensorMode():
         assert isinstance(kept.positions(0, 6, CPU), FakeTensor)

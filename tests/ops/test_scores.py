@@ -71,6 +71,20 @@ def test_states_of_the_wrong_rank_are_refused():
         Dot()(torch.zeros(1, 5, 8), torch.zeros(5, 8))
 
 
+@pytest.mark.parametrize("make", SCORES.values(), ids=SCORES.keys())
+@pytest.mark.parametrize(("values", "got"), [(torch.ones(2, S, DIM).long(), "torch.int64"), ([1.0], "list")])
+def test_values_are_numbers_with_fractions(make, values, got):
+    """Whole numbers would make the output whole: zeros."""
+    with pytest.raises(ArgumentError, match=f"values: expected .* got {got}"):
+        make()(torch.zeros(2, T, DIM), torch.zeros(2, S, DIM), values)
+
+
+@pytest.mark.parametrize("option", ["window", "rows", "casual"])
+def test_additive_ignores_no_option(option):
+    with pytest.raises(TypeError, match=f"unexpected keyword argument '{option}'"):
+        Additive(DIM, DIM, UNITS)(torch.zeros(2, T, DIM), torch.zeros(2, S, DIM), **{option: 1})
+
+
 @pytest.mark.parametrize(("rule", "kept"), [(None, NoScale), (InverseSqrt(), InverseSqrt)], ids=["left out", "given"])
 def test_multiplicative_does_not_scale_unless_told_to(rule, kept):
     assert isinstance(Multiplicative(DIM, DIM, UNITS, rule).rule, kept)

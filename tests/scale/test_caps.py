@@ -64,6 +64,17 @@ def test_sinks_one_number_for_all_heads_or_one_each() -> None:
     assert (same.tolist(), each.tolist()) == ([-2.5] * 3, [1, 2, 3])
 
 
+@pytest.mark.parametrize("default", [torch.float32, torch.bfloat16], ids=str)
+def test_a_sink_that_is_a_number_keeps_its_digits(default: torch.dtype) -> None:
+    torch.set_default_dtype(default)
+    try:
+        sink = Sinks(0.3).resolve(Site.single(5, 2, heads=2)).sink
+    finally:
+        torch.set_default_dtype(torch.float32)
+    assert sink is not None
+    assert sink.tolist() == [0.3, 0.3]
+
+
 def test_a_sink_left_out_is_that_of_softmax_plus_one() -> None:
     left_out, one = (rule.resolve(Site.single(5, 2, heads=3)).sink for rule in (Sinks(), SoftmaxPlusOne()))
     assert left_out is not None

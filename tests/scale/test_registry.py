@@ -312,6 +312,12 @@ def test_a_page_of_something_else_says_why_not(text: str, why: str) -> None:
     assert ("nearest" in str(caught.value)) == (text == "logn")
 
 
+@pytest.mark.parametrize("text", ["0", "-3", "nan", "1e999", "x0"])
+def test_a_number_that_is_no_scale_is_not_taken_for_a_name(text: str) -> None:
+    with pytest.raises(ArgumentError, match="expected a finite number above 0"):
+        explain(text)
+
+
 @pytest.mark.parametrize(("text", "rules"), [("x0.5", []), ("x0.5 * log-n", ["log-n"])])
 def test_a_bare_factor_has_a_page_but_no_line_of_the_atlas(text: str, rules: list[str]) -> None:
     page = explain(text)

@@ -106,7 +106,8 @@ class Attention(nn.Module):
 def fused(q: Tensor, k: Tensor, v: Tensor, *, scale: float, causal: bool, mask: Tensor | None) -> Tensor:
     """PyTorch's kernel. It takes a mask or `is_causal`, not both, and lines queries up with the first keys, not the last."""
     queries, keys = q.shape[2], k.shape[2]
-    causal = causal and queries > 1
+    if queries <= 1:  # not `causal and queries > 1`: where a graph leaves sizes open, that is a symbol and no bool
+        causal = False
     if causal and (mask is not None or queries != keys):
         lower = torch.ones(queries, keys, dtype=torch.bool, device=q.device).tril(keys - queries)
         mask, causal = lower if mask is None else lower & mask, False

@@ -1,7 +1,7 @@
 """`attention`: any rule, any mask, one of several implementations, and the statistics of every softmax row."""
 
 from collections.abc import Hashable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import nullcontext
 from dataclasses import replace
 from numbers import Real
 from typing import Literal, NamedTuple, get_args
@@ -18,12 +18,13 @@ from isotherm.ops.arguments import (
     check_causal,
     check_device,
     check_documents,
+    check_local,
     check_rows,
     check_tensors,
     check_window,
-    under_autocast,
 )
-from isotherm.ops.observers import observed, observers, unwatched
+from isotherm.ops.autocast import autocast_off, under_autocast
+from isotherm.ops.observers import observed, observers, readable, unwatched, whole
 from isotherm.ops.problem import Problem, Solution, Visibility
 from isotherm.scale import Fixed, InverseSqrt, Resolved, Rule, Site
 from isotherm.scale.rule import positive
@@ -100,6 +101,7 @@ def attention(
 
     Inside `torch.func` transforms (vmap, grad, jvp …) `impl` must be auto, reference or sdpa, which then hold the n × n matrix.
     Under `torch.compile` the GPU kernels are part of the graph. The graph breaks at CPU tiles, and where `rows` is a tensor.
+    Under `torch.export`, `torch.jit.trace` and in a `FakeTensorMode` the reference takes the place of CPU tiles.
 
     >>> q = k = v = torch.ones(1, 2, 3, 4)
     >>> out = attention(q, k, v, causal=True, stats=True)
@@ -117,21 +119,20 @@ def attention(
     shape = (*q.shape[:3], k.shape[2])
     mask, bias = check_broadcast("mask", mask, shape, q), check_broadcast("bias", bias, shape, q)
     hidden = None if bias is None else bias.isneginf()
-    # No value can be read inside a compiled graph or a transform, or on the meta device.
-    unreadable = q.is_meta or torch.compiler.is_compiling() or derivatives.transform() is not None
-    if hidden is not None and (unreadable or hidden.any()):
+    numbers = readable(q) and derivatives.transform() is None
+    if hidden is not None and (not numbers or hidden.any()):
         mask = ~hidden if mask is None else mask & ~hidden
     if impl not in IMPLEMENTATIONS:
         names = ", ".join(IMPLEMENTATIONS)
         raise ArgumentError("impl", Text(f"one of {names}", f"{names} 之一"), got=repr(impl))
     alignment = check_causal(causal)
-    spans = check_documents(documents, q, k, readable=not unreadable)
+    spans = check_documents(documents, q, k, readable=numbers)
     first = 0 if alignment == "top-left" else k.shape[2] - q.shape[2]
     positions = kept.positions(first, q.shape[2], q.device)
     spans = None if spans is None else spans[..., first : first + q.shape[2]]
-    visibility = Visibility(positions, k.shape[2], alignment is not None, check_window(window), mask, spans)
+    visibility = Visibility(positions, k.shape[2], alignment is not None, check_window(window), mask, spans, first)
     chosen = check_rows(rows, q.shape[2], q.device)
-    resolved = _rule(scale).resolve(Site(q.shape[3], q.shape[1], visibility.places, visibility.counts))
+    resolved = _rule(scale).resolve(Site(whole(q.shape[3]), whole(q.shape[1]), visibility.places, visibility.counts))
     check_device(resolved, q.device)
     problem = _fold(q, k, v, visibility, bias, resolved)
     measured = stats or rows is not None
@@ -140,6 +141,8 @@ def attention(
     name = _pick(problem, resolved, stats=stats and chosen is None) if impl == "auto" else impl
     if impl != "auto" and (reason := _refusal(name, problem, resolved)) is not None:
         raise UnsupportedError(name, reason)
+    if name != "sdpa" or measured:
+        check_local(q, k, v)
     if kind is not None and kept.holds(positions, chosen):
         kept.make_room(_plans, MOST_PLANS)
         _plans[kind] = CallPlan(name, visibility, problem.scale, chosen)
@@ -162,20 +165,12 @@ def _result(
 ) -> AttentionResult:
     """Compute, seen by all observers."""
     around = observed(problem, sink) if observers else NOTHING_AROUND
-    with around, _autocast_off(problem.q.device.type):
+    with around, autocast_off(problem.q.device.type):
         solution = _solve(name, problem, stats=measured and rows is None)
         stats = solution.stats
         if measured and stats is None:
             stats = _statistics(name, problem, rows)
     return AttentionResult(solution.output, stats, solution.lse, name)
-
-
-def _autocast_off(kind: str) -> AbstractContextManager[None]:
-    """Autocast has had its say when q, k and v were converted: products now have the precision that we give them."""
-    if kind == "meta" or not torch.is_autocast_enabled(kind):
-        return NOTHING_AROUND
-    off: AbstractContextManager[None] = torch.autocast(kind, enabled=False)
-    return off
 
 
 def _rule(scale: Rule | float | None) -> Rule:
@@ -203,10 +198,10 @@ def _fold(q: Tensor, k: Tensor, v: Tensor, visibility: Visibility, bias: Tensor 
 
 def _refusal(name: str, problem: Problem, resolved: Resolved) -> Text | None:
     """Why this implementation cannot solve this problem, or None if it can."""
-    if name in ("blockwise", "triton") and (transform := derivatives.transform()) is not None:
-        return transform
+    if name == "blockwise":
+        return blockwise.unsupported(problem)
     if name == "triton":
-        return triton.unsupported(problem)
+        return derivatives.transform() or triton.unsupported(problem)
     if name != "sdpa":
         return None
     if resolved.sink is not None:
@@ -220,10 +215,11 @@ def _pick(problem: Problem, resolved: Resolved, *, stats: bool) -> str:
         return "reference" if stats or _refusal("sdpa", problem, resolved) is not None else "sdpa"
     if problem.q.is_cuda and triton.unsupported(problem) is None:
         return "triton" if stats or _refusal("sdpa", problem, resolved) is not None else "sdpa"
+    tiles = "blockwise" if blockwise.unsupported(problem) is None else "reference"
     if _refusal("sdpa", problem, resolved) is not None:
-        return "blockwise"
+        return tiles
     on_cpu = problem.q.device.type == "cpu"
-    return "blockwise" if stats and on_cpu and not problem.needs_gradient else "sdpa"
+    return tiles if stats and on_cpu and not problem.needs_gradient else "sdpa"
 
 
 def _solve(name: str, problem: Problem, *, stats: bool) -> Solution:
@@ -237,14 +233,16 @@ def _solve(name: str, problem: Problem, *, stats: bool) -> Solution:
 @torch.no_grad()
 def _statistics(name: str, problem: Problem, rows: Tensor | None) -> RowStats:
     """A separate pass for the statistics of all rows or some."""
-    plain = name == "reference" or derivatives.transform() is not None
-    if name == "triton" or (name == "sdpa" and not plain and problem.q.is_cuda and triton.unsupported(problem) is None):
+    on_gpu = name == "sdpa" and problem.q.is_cuda and derivatives.transform() is None
+    if name == "triton" or (on_gpu and triton.unsupported(problem) is None):
         stats: RowStats | None = triton.statistics(problem, rows)
     else:
         part = problem if rows is None else problem.take(rows)
+        plain = name == "reference" or blockwise.unsupported(problem) is not None
         stats = reference.solve(part, stats=True).stats if plain else blockwise.statistics(part)
     assert stats is not None
-    return stats if rows is None else replace(stats, rows=rows, total_rows=problem.q.shape[2])
+    # The sample is kept for later calls, and whoever gets the statistics may write into their rows.
+    return stats if rows is None else replace(stats, rows=rows.clone(), total_rows=problem.q.shape[2])
 
 
 def _sigmoid(problem: Problem, bias: Tensor, impl: str, *, measured: bool) -> AttentionResult:

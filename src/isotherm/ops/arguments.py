@@ -16,19 +16,7 @@ Alignment = Literal["top-left", "bottom-right"]
 Causal = bool | Alignment
 WHOLE_NUMBERS = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
 DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
-AUTOCAST = (torch.float16, torch.bfloat16, torch.float32)
-"""Types that autocast converts."""
 ON_META = Text("a tensor on the meta device", "meta 设备上的张量")
-
-
-def under_autocast(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Convert q, k and v to autocast's type where it is on, as `scaled_dot_product_attention` does."""
-    kind = q.device.type if isinstance(q, Tensor) else "meta"
-    if kind == "meta" or not torch.is_autocast_enabled(kind):
-        return q, k, v
-    dtype = torch.get_autocast_dtype(kind)
-    q, k, v = (x.to(dtype) if isinstance(x, Tensor) and x.dtype in AUTOCAST else x for x in (q, k, v))
-    return q, k, v
 
 
 def check_tensors(q: Tensor, k: Tensor, v: Tensor, impl: str) -> None:
@@ -37,12 +25,11 @@ def check_tensors(q: Tensor, k: Tensor, v: Tensor, impl: str) -> None:
     Tensors on the meta device hold no numbers; only the reference reads none.
     """
     for name, tensor in (("q", q), ("k", k), ("v", v)):
-        _check_dense(name, tensor)
+        check_numbers(name, tensor)
         if tensor.dim() != 4:
             raise ArgumentError(
                 name, Text("[batch, heads, length, dimension]", "[批, 头, 长度, 维度] 四维"), got=list(tensor.shape)
             )
-        _check_dtype(name, tensor)
         for what, mine, other in (("dtype", tensor.dtype, q.dtype), ("device", tensor.device, q.device)):
             if mine != other:
                 raise ArgumentError(name, Text(f"the {what} of q, {other}", f"与 q 相同的 {what}：{other}"), got=mine)
@@ -59,8 +46,19 @@ def check_tensors(q: Tensor, k: Tensor, v: Tensor, impl: str) -> None:
         )
     if q.is_meta and impl != "reference":
         raise ArgumentError("q", Text("a tensor that holds numbers", "含有数值的张量"), got=ON_META)
-    if not q.shape[3]:
-        raise ArgumentError("q", Text("a head dimension of at least 1", "至少为 1 的头维度"), got=list(q.shape))
+    if not q.shape[1] or not q.shape[3]:
+        expected = Text("at least one head, and a head dimension of at least 1", "至少一个头，且头维度至少为 1")
+        raise ArgumentError("q", expected, got=list(q.shape))
+
+
+def check_numbers(name: str, tensor: Tensor) -> None:
+    """Check that this is a dense tensor of a floating-point type that every implementation takes."""
+    _check_dense(name, tensor)
+    if not tensor.dtype.is_floating_point:
+        raise ArgumentError(name, Text("a floating-point tensor", "浮点张量"), got=tensor.dtype)
+    if tensor.dtype not in DTYPES:
+        expected = Text("float16, bfloat16, float32 or float64", "float16、bfloat16、float32 或 float64")
+        raise ArgumentError(name, expected, got=tensor.dtype)
 
 
 def _check_dense(name: str, tensor: object) -> None:
@@ -74,14 +72,6 @@ def _odd_layout(tensor: Tensor) -> object:
     if tensor.is_nested:
         return Text("a nested tensor", "嵌套张量")
     return None if tensor.layout is torch.strided else tensor.layout
-
-
-def _check_dtype(name: str, tensor: Tensor) -> None:
-    if not tensor.dtype.is_floating_point:
-        raise ArgumentError(name, Text("a floating-point tensor", "浮点张量"), got=tensor.dtype)
-    if tensor.dtype not in DTYPES:
-        expected = Text("float16, bfloat16, float32 or float64", "float16、bfloat16、float32 或 float64")
-        raise ArgumentError(name, expected, got=tensor.dtype)
 
 
 def _same(name: str, what: str, tensor: Tensor, other: Tensor, axis: int, like: str = "q") -> None:
@@ -103,7 +93,7 @@ def check_broadcast(name: str, tensor: Tensor | None, shape: tuple[int, int, int
         hint = Text("bool, True where a key is visible (pass numbers as bias)", "bool，True 表示可见（数值请用 bias）")
         raise ArgumentError(name, hint, got=tensor.dtype)
     if name == "bias":
-        _check_dtype(name, tensor)
+        check_numbers(name, tensor)
     if tensor.device != like.device:
         raise ArgumentError(
             name, Text(f"the device of q, {like.device}", f"与 q 相同的设备 {like.device}"), got=tensor.device
@@ -122,6 +112,14 @@ def check_device(resolved: Resolved, device: torch.device) -> None:
         if isinstance(tensor, Tensor) and tensor.device != device:
             expected = Text(f"tensors on the device of q, {device}", f"与 q 同在 {device} 上的张量")
             raise ArgumentError("scale", expected, got=tensor.device)
+
+
+def check_local(*tensors: Tensor) -> None:
+    """Check that q, k and v are no DTensors, of which only PyTorch's own kernel knows how they are distributed."""
+    for name, tensor in zip("qkv", tensors, strict=True):
+        if type(tensor) is not Tensor and hasattr(tensor, "to_local"):
+            expected = Text("a tensor of this process (its to_local())", "本进程的张量（用其 to_local()）")
+            raise ArgumentError(name, expected, got=type(tensor).__name__)
 
 
 def check_window(window: int | None) -> int | None:
@@ -145,8 +143,8 @@ def check_documents(documents: Tensor | Sequence[int] | None, q: Tensor, k: Tens
         f"the places where documents begin and, last, {keys}, or an id for each key, [B, S] = {[k.shape[0], keys]}",
         f"各文档的起始位置、末项为 {keys}，或每个键的文档编号 [B, S] = {[k.shape[0], keys]}",
     )
-    if isinstance(documents, (list, tuple)) and all(type(each) is int for each in documents):
-        documents = torch.tensor(documents, dtype=torch.int64)
+    if isinstance(documents, (list, tuple)) and all(type(each) is int and 0 <= each <= keys for each in documents):
+        documents = torch.tensor(documents, dtype=torch.int64, device="cpu")
     if not isinstance(documents, Tensor) or documents.dtype not in WHOLE_NUMBERS:
         got = documents.dtype if isinstance(documents, Tensor) else shown(documents)
         raise ArgumentError("documents", expected, got=got)
@@ -154,12 +152,14 @@ def check_documents(documents: Tensor | Sequence[int] | None, q: Tensor, k: Tens
     if documents.is_meta and not q.is_meta:
         raise ArgumentError("documents", expected, got=ON_META)
     by_place = documents.dim() == 1 and len(documents) > 1
-    if not by_place and tuple(documents.shape) not in ((k.shape[0], keys), (1, keys)):
+    # One size after the other: a graph that leaves sizes open would not find a tuple of them among others.
+    by_id = documents.dim() == 2 and documents.shape[0] in (1, k.shape[0]) and documents.shape[1] == keys
+    if not (by_place or by_id):
         raise ArgumentError("documents", expected, got=list(documents.shape))
     if q.shape[2] > keys:
         raise ArgumentError("documents", Text("at most as many queries as keys", "查询数不多于键数"), got=q.shape[2])
     if by_place and readable and not documents.is_cuda:
-        ascending = bool((documents.diff() >= 0).all())
+        ascending = bool((documents.long().diff() >= 0).all())  # of bytes no difference is below 0
         if not ascending or int(documents[0]) != 0 or int(documents[-1]) != keys:
             raise ArgumentError("documents", expected, got=documents.tolist())
     documents = documents.to(q.device)
@@ -213,7 +213,7 @@ def check_rows(rows: int | Tensor | None, total: int, device: torch.device) -> T
         if got is not None:
             expected = Text(f"indices from 0 to {total - 1}", f"0 到 {total - 1} 之间的下标")
             raise ArgumentError("rows", expected, got=got)
-        return rows.to(device).unique()
+        return rows.to(device, torch.int64).unique()  # PyTorch takes bytes for a mask
     if isinstance(rows, bool) or not isinstance(rows, int) or rows < 1:
         raise ArgumentError("rows", Text("a number of rows, at least 1", "至少为 1 的行数"), got=repr(rows))
     if rows >= total:

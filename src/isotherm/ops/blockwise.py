@@ -15,15 +15,26 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from isotherm.language import Text
 from isotherm.ops import derivatives
 from isotherm.ops.graphs import untraced
 from isotherm.ops.moments import KeyMoments
+from isotherm.ops.observers import numberless
 from isotherm.ops.problem import Problem, Solution
 from isotherm.ops.tiles import KEYS, Chunk, chunks
 from isotherm.stats import NO_KEY, NOTHING, Moments, RowStats
 
 HIDDEN = -4096.0
 """Replaces (s − max)·log₂e where a key is not visible: its exp2 is 0 in every dtype."""
+
+
+def unsupported(problem: Problem) -> Text | None:
+    """Where tiles cannot be computed, or None. Which of them are left out is read from positions, documents and masks."""
+    if numberless(problem.q):
+        return Text(
+            "tensors without numbers (torch.export, FakeTensorMode)", "没有数值的张量（torch.export、FakeTensorMode）"
+        )
+    return derivatives.transform(compiled=True)
 
 
 @untraced

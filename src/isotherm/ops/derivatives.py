@@ -16,6 +16,7 @@ from torch.autograd import forward_ad
 
 from isotherm.language import Text
 from isotherm.ops import reference
+from isotherm.ops.autocast import autocast_off
 from isotherm.ops.problem import Problem, Visibility
 
 FUSED = "ScaledDotProduct"
@@ -27,9 +28,10 @@ First = Callable[[], tuple[Tensor | None, ...]]
 """A backward pass: returns d_q, d_k, d_v and d_bias, None for a gradient that is not wanted."""
 
 
-def transform() -> Text | None:
-    """The transform around this call, inside which only plain PyTorch operations work; None if there is none."""
-    if torch.compiler.is_compiling():
+def transform(*, compiled: bool = False) -> Text | None:
+    """The transform around this call, inside which only plain PyTorch operations work; None if there is none, or, unless
+    `compiled`, if the compiler sees to it."""
+    if torch.compiler.is_compiling() and not compiled:
         return None
     if torch._C._are_functorch_transforms_active():
         return Text("torch.func transforms", "torch.func 变换")
@@ -37,14 +39,18 @@ def transform() -> Text | None:
 
 
 def backward(problem: Problem, d_output: Tensor, d_lse: Tensor | None, first: First) -> tuple[Tensor | None, ...]:
-    """The gradients that `first()` returns. If autograd is recording, it can differentiate them again."""
+    """The gradients that `first()` returns. If autograd is recording, it can differentiate them again.
+
+    Autocast may be on where the backward pass runs, although it was off in the forward pass.
+    """
     inputs = (problem.q, problem.k, problem.v, problem.bias, d_output, d_lse)
-    if _batched(d_output, d_lse):
-        return tuple(_first(problem, inputs, create_graph=torch.is_grad_enabled()))
-    if not torch.is_grad_enabled():
-        return first()
-    found: tuple[Tensor | None, ...] = _Backward.apply(problem, first, *inputs)  # type: ignore[no-untyped-call]
-    return found
+    with autocast_off(problem.q.device.type):
+        if _batched(d_output, d_lse):
+            return tuple(_first(problem, inputs, create_graph=torch.is_grad_enabled()))
+        if not torch.is_grad_enabled():
+            return first()
+        found: tuple[Tensor | None, ...] = _Backward.apply(problem, first, *inputs)  # type: ignore[no-untyped-call]
+        return found
 
 
 def twice_differentiable(output: Tensor, problem: Problem) -> None:
@@ -91,9 +97,10 @@ class _Backward(torch.autograd.Function):
     def backward(ctx: Any, *cotangents: Tensor | None) -> tuple[Tensor | None, ...]:
         q, k, v, bias, *_ = inputs = ctx.saved_tensors
         problem = Problem(q, k, v, ctx.visibility, ctx.scale, bias, ctx.softcap)
-        if torch.is_grad_enabled():
-            return None, None, *_second(problem, inputs, cotangents, create_graph=True)
-        return None, None, *_second_by_rows(problem, inputs, cotangents)
+        with autocast_off(problem.q.device.type):
+            if torch.is_grad_enabled():
+                return None, None, *_second(problem, inputs, cotangents, create_graph=True)
+            return None, None, *_second_by_rows(problem, inputs, cotangents)
 
 
 def _batched(*gradients: Tensor | None) -> bool:

@@ -7,6 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from isotherm.ops.observers import tracing
+
 MOST, LONGEST = 256, 1 << 14
 """Tensors kept, and the most numbers in one of them. Others are made for every call."""
 GOLDEN = 0.6180339887498949
@@ -53,7 +55,7 @@ def _even_sample(total: int, count: int, device: torch.device) -> Tensor:
 
 def _once(make: Callable[[int, int, torch.device], Tensor], number: int, count: int, device: torch.device) -> Tensor:
     """What `make` returns, from an earlier call if there was one. A graph or a mode has tensors of its own."""
-    if torch.compiler.is_compiling() or torch._C._len_torch_dispatch_stack():
+    if torch.compiler.is_compiling() or tracing() or torch._C._len_torch_dispatch_stack():
         return make(number, count, device)
     found = _kept.get((make, number, count, device))
     if found is not None:

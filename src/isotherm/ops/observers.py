@@ -5,6 +5,7 @@ from contextlib import AbstractContextManager, ExitStack
 
 import torch
 from torch import Tensor
+from torch._subclasses import FakeTensor
 
 from isotherm.ops.problem import Problem
 
@@ -12,6 +13,10 @@ Observer = Callable[[Problem, Tensor | None], AbstractContextManager[object]]
 """Receives a call's problem and sink, and returns a context to run its kernel in."""
 
 observers: list[Observer] = []
+exporting: Callable[[], bool] = getattr(torch.compiler, "is_exporting", bool)
+"""Whether `torch.export` is tracing. PyTorch 2.6 does not tell."""
+tracing: Callable[[], bool] = torch.jit.is_tracing  # type: ignore[attr-defined]
+"""Whether `torch.jit` is."""
 
 
 def observed(problem: Problem, sink: Tensor | None) -> ExitStack:
@@ -23,6 +28,22 @@ def observed(problem: Problem, sink: Tensor | None) -> ExitStack:
 
 
 def unwatched(q: Tensor, k: Tensor, v: Tensor) -> bool:
-    """Return whether nothing of PyTorch's sees operators: no compiler, no dispatch mode, no odd tensors."""
+    """Return whether nothing of PyTorch's sees operators: no compiler, no tracer, no dispatch mode, no odd tensors."""
     plain = type(q) is Tensor and type(k) is Tensor and type(v) is Tensor
-    return plain and not torch.compiler.is_compiling() and not torch._C._len_torch_dispatch_stack()
+    graph = torch.compiler.is_compiling() or tracing()
+    return plain and not graph and not torch._C._len_torch_dispatch_stack()
+
+
+def readable(x: Tensor) -> bool:
+    """Return whether numbers of a tensor can be read: not in a graph, on the meta device or of a fake tensor."""
+    return not (x.is_meta or torch.compiler.is_compiling() or isinstance(x, FakeTensor))
+
+
+def numberless(x: Tensor) -> bool:
+    """Return whether no code can read numbers of a tensor: an exported or traced graph has no place where it could break."""
+    return exporting() or tracing() or isinstance(x, FakeTensor)
+
+
+def whole(size: int) -> int:
+    """Return a size as a number: while `torch.jit` traces, it is a tensor."""
+    return int(size) if tracing() else size

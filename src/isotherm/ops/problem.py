@@ -21,7 +21,8 @@ class Visibility:
 
     `positions` [T], ascending, places each query among the keys. The query at position p sees key j when j ≤ p (`causal`) and
     |p − j| < `window`. `documents` [2, B or 1, T] has, for each query, the first key of its document and the one after its
-    last; both ascend. `mask` is True where visible: [B, Hq, T, S], with size 1 where it broadcasts.
+    last; both ascend. `mask` is True where visible: [B, Hq, T, S], with size 1 where it broadcasts. `first` is the position of
+    the first query where that is known, since reading it would wait for a GPU and break a graph.
     """
 
     positions: Tensor
@@ -30,6 +31,7 @@ class Visibility:
     window: int | None = None
     mask: Tensor | None = None
     documents: Tensor | None = None
+    first: int | None = None
 
     @property
     def places(self) -> Tensor:
@@ -57,7 +59,8 @@ class Visibility:
     def take(self, rows: Tensor) -> "Visibility":
         """The visibility of some of the queries."""
         documents = None if self.documents is None else self.documents[..., rows]
-        return replace(self, positions=self.positions[rows], mask=take_rows(self.mask, rows), documents=documents)
+        mask = take_rows(self.mask, rows)
+        return replace(self, positions=self.positions[rows], mask=mask, documents=documents, first=None)
 
     def geometry(self, rows: slice, columns: slice) -> bool | Tensor:
         """Causality and window on a block: True (all visible), False (none), or bool [rows, columns]."""

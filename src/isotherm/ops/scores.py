@@ -18,7 +18,7 @@ from isotherm.errors import ArgumentError
 from isotherm.language import Text
 from isotherm.ops import reference
 from isotherm.ops.api import AttentionResult, attention
-from isotherm.ops.arguments import Causal, check_broadcast, check_causal
+from isotherm.ops.arguments import Causal, check_broadcast, check_causal, check_numbers
 from isotherm.ops.problem import Problem, Visibility
 from isotherm.scale import InverseSqrt, NoScale, Rule
 
@@ -96,22 +96,31 @@ class Additive(Score):
     ) -> AttentionResult:
         """Attention with one head. Holds the T × S scores: they are no dot products, so no fused kernel computes them."""
         query, keys, values = _check(query, keys, values)
+        causal, mask, stats = _read(**options)
         s = self.logits(query, keys).unsqueeze(1)
-        alignment = check_causal(options.get("causal", False))
+        alignment = check_causal(causal)
         first = 0 if alignment == "top-left" else keys.shape[1] - query.shape[1]
         positions = torch.arange(query.shape[1], device=query.device) + first
-        mask = check_broadcast("mask", options.get("mask"), (s.shape[0], 1, s.shape[2], s.shape[3]), query)
+        mask = check_broadcast("mask", mask, (s.shape[0], 1, s.shape[2], s.shape[3]), query)
         visibility = Visibility(positions, keys.shape[1], alignment is not None, None, mask)
         # The scores enter as a bias on an empty q·k, which costs nothing.
         q, k = (s.new_zeros(s.shape[0], 1, length, 0) for length in s.shape[2:])
         problem = Problem(q, k, values.unsqueeze(1), visibility, bias=s)
-        solution = reference.solve(problem, stats=options.get("stats", False))
+        solution = reference.solve(problem, stats=stats)
         return AttentionResult(solution.output, solution.stats, solution.lse, "additive")
+
+
+def _read(
+    *, causal: Causal = False, mask: Tensor | None = None, stats: bool = False
+) -> tuple[Causal, Tensor | None, bool]:
+    """The options, in their order. Python refuses others."""
+    return causal, mask, stats
 
 
 def _check(query: Tensor, keys: Tensor, values: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
     values = keys if values is None else values
     for name, states in (("query", query), ("keys", keys), ("values", values)):
+        check_numbers(name, states)
         if states.dim() != 3:
             expected = Text("[batch, length, dimension]", "[批, 长度, 维度] 三维")
             raise ArgumentError(name, expected, got=list(states.shape))

@@ -8,7 +8,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from isotherm.language import Text
 from isotherm.ops import derivatives
-from isotherm.ops.problem import Problem, Solution
+from isotherm.ops.problem import Problem, Solution, Visibility
 
 
 def unsupported(problem: Problem) -> Text | None:
@@ -28,11 +28,15 @@ def unsupported(problem: Problem) -> Text | None:
         return Text("causal=True together with a mask or bias", "causal=True 与 mask 或 bias 并用")
     if visibility.mask is not None and problem.bias is not None:
         return Text("a mask together with a bias", "mask 与 bias 并用")
-    # With as many queries as keys both alignments are the same. Reading a position would wait for the GPU.
-    queries = len(visibility.positions)
-    if visibility.causal and queries not in (0, visibility.keys) and int(visibility.positions[0]) != 0:
+    # With as many queries as keys both alignments are the same. (`len` would fix a size that a graph leaves open.)
+    queries = visibility.positions.shape[0]
+    if visibility.causal and queries not in (0, visibility.keys) and _first(visibility) != 0:
         return Text("bottom-right causal alignment with T ≠ S", "T ≠ S 时的右下对齐因果掩码")
     return None
+
+
+def _first(visibility: Visibility) -> int:
+    return int(visibility.positions[0]) if visibility.first is None else visibility.first
 
 
 def solve(problem: Problem) -> Solution:
@@ -45,6 +49,8 @@ def solve(problem: Problem) -> Solution:
     mask = problem.visibility.mask
     if problem.bias is not None:
         mask = problem.bias.to(problem.v.dtype)
+    # Where a graph leaves sizes open, the comparison itself would be passed as a symbol, which is no bool.
+    grouped = {"enable_gqa": True} if problem.groups > 1 else {}
     with sdpa_kernel(SDPBackend.MATH) if transformed else nullcontext():
         output = F.scaled_dot_product_attention(
             problem.q.to(problem.v.dtype),
@@ -53,7 +59,7 @@ def solve(problem: Problem) -> Solution:
             attn_mask=mask,
             is_causal=problem.visibility.causal,
             scale=problem.scale,
-            enable_gqa=problem.groups > 1,
+            **grouped,
         )
     if problem.needs_gradient and not (transformed or torch.compiler.is_compiling()):
         derivatives.twice_differentiable(output, problem)

@@ -8,7 +8,7 @@ from torch import Tensor
 from isotherm.errors import ArgumentError
 from isotherm.language import Text
 from isotherm.scale.context import log_visible
-from isotherm.scale.rule import Fold, Resolved, Rule, Site, number_or_vector, positive, start, vector
+from isotherm.scale.rule import Fold, Resolved, Rule, Site, number_or_vector, positive, precise, start, vector
 
 __all__ = ["Sigmoid", "Sinks", "SoftCap", "SoftmaxPlusOne"]
 
@@ -79,7 +79,7 @@ class Sinks(Rule):
         """α [H]."""
         if isinstance(self.alpha, Tensor):
             return Resolved(sink=vector("alpha", self.alpha, site.heads))
-        return Resolved(sink=torch.full((site.heads,), float(self.alpha), device=site.positions.device))
+        return Resolved(sink=precise(torch.zeros(site.heads, device=site.positions.device)) + float(self.alpha))
 
     def learns(self, heads: int, head_dim: int) -> dict[str, Tensor]:  # noqa: ARG002
         """α [H]."""

@@ -49,8 +49,9 @@ class Site:
     seen: Tensor | Callable[[], Tensor]
 
     def __post_init__(self) -> None:
-        count("head_dim", self.head_dim)
-        count("heads", self.heads)
+        for name, size in (("head_dim", self.head_dim), ("heads", self.heads)):
+            if not isinstance(size, torch.SymInt):  # which a graph that leaves the size open has
+                count(name, size)
 
     @property
     def visible(self) -> Tensor:
@@ -282,14 +283,14 @@ def count(argument: str, value: object, at_least: int = 1) -> int:
 
 def vector(argument: str, value: object, length: int | None = None) -> Tensor:
     """Return the value if it is a floating-point tensor [length]. Its entries are not read: that would wait for the GPU."""
-    shape = "n" if length is None else str(length)
     if not isinstance(value, Tensor):
         got = repr(value)
     elif value.ndim != 1 or not value.is_floating_point() or length not in (None, value.shape[0]):
         got = f"{value.dtype} {list(value.shape)}"
     else:
         return value
-    expected = Text("a floating-point tensor of shape [{shape}]", "形状为 [{shape}] 的浮点张量").format(shape=shape)
+    shape = Text("a floating-point tensor of shape [{n}]", "形状为 [{n}] 的浮点张量")
+    expected = shape.format(n="n" if length is None else length)
     raise ArgumentError(argument, expected, got=got)
 
 

@@ -1,5 +1,6 @@
 """The atlas as plain records, for the terminal and for JSON."""
 
+from isotherm.errors import ArgumentError
 from isotherm.record import RuleLine, RulePage
 from isotherm.scale.registry import ATLAS, Entry, find, parse
 from isotherm.scale.rule import value
@@ -15,7 +16,7 @@ def atlas() -> tuple[RuleLine, ...]:
 
 def explain(name: str) -> RulePage:
     """A rule given by name or in the form `parse` reads. An unknown name raises an `ArgumentError` with the nearest ones."""
-    entry = find(name) if _is_a_name(name) else None
+    entry = _named(name)
     if entry is not None and entry.example is None:
         return RulePage(entry.name, (_line(entry),), DIMENSIONS, LENGTHS, ())
     rule = entry.example if entry is not None and entry.example is not None else parse(name)
@@ -24,15 +25,12 @@ def explain(name: str) -> RulePage:
     return RulePage(str(rule), lines, DIMENSIONS, LENGTHS, grid)
 
 
-def _is_a_name(text: str) -> bool:
-    """Whether the text is a plain name, without values, product or number."""
-    if text.strip().lower() in ATLAS:
-        return True
+def _named(text: str) -> Entry | None:
+    """The entry of that name; None for everything else, which `parse` reads or refuses."""
     try:
-        parse(text)
-    except ValueError:
-        return not set(text) & set(":*")
-    return False
+        return find(text)
+    except ArgumentError:
+        return None
 
 
 def _line(entry: Entry) -> RuleLine:

@@ -61,6 +61,29 @@ def test_sums_of_the_keys_stay_in_their_scratch(heads, t, s, d, causal, monkeypa
     assert not options["SEVERAL"] or programs * chunks * d * d <= room
 
 
+@pytest.fixture
+def default_dtype():
+    """A function that sets the default type, which models in bfloat16 often do."""
+    yield torch.set_default_dtype
+    torch.set_default_dtype(torch.float32)
+
+
+@pytest.mark.usefixtures("small_tiles")
+def test_the_default_type_changes_no_digit(device, sums_pay, default_dtype):
+    keys, dtype = sums_pay()
+    g = torch.Generator().manual_seed(1)
+    q, k, v = (torch.randn(1, 1, keys, 32, generator=g).to(device, dtype) for _ in range(3))
+    bias = torch.randn(1, 1, 1, 40, generator=g).to(device).requires_grad_()
+    found = []
+    for default in (torch.float32, torch.bfloat16):
+        default_dtype(default)
+        stats = attention(q, k, v, causal=True, stats=True, impl="triton").stats
+        short = (x[:, :, :40].float() for x in (q, k, v))
+        total = attention(*short, bias=bias, impl="triton").output.square().sum()
+        found.append((stats.logit_mean, stats.logit_std, *torch.autograd.grad(total, bias)))
+    torch.testing.assert_close(found[1], found[0], rtol=1e-6, atol=1e-6)
+
+
 @pytest.mark.parametrize("scale", [1e-46, 1e-35])
 def test_a_scale_beyond_float32(scale, device):
     g = torch.Generator().manual_seed(1)

@@ -224,16 +224,17 @@ def test_no_tensor_is_held(dim, device, remembering):
 
 
 def test_what_a_tape_cannot_hold_is_not_remembered(device, monkeypatch):
-    """A number read from a tensor, a tensor from elsewhere, tensors in a list, several results."""
+    """A number read from a tensor, a tensor from elsewhere, tensors in a list, several results, the beginning of a tensor."""
     monkeypatch.setattr(launch, "_worthwhile", lambda device: True)
     x, elsewhere, done = torch.ones(4, device=device), torch.ones(4, device=device), []
-    for way in (lambda: x.sum().item(), lambda: x.add_(elsewhere), lambda: torch.cat([x, x]), x.unbind):
+    numbers, tensors = (lambda: x.sum().item(), lambda: x.add_(elsewhere)), (lambda: torch.cat([x, x]), x.unbind)
+    for way in (*numbers, *tensors, lambda: x[:2].mul_(2)):
         for _ in range(2):
             launch.remembered(str(way), (x,), (torch.empty(4, device=device),), lambda way=way: done.append(way()))
-    assert len(done) == 8
+    assert len(done) == 10
     for _ in range(2):
         launch.remembered("", (x,), (torch.empty(4, device=device),), lambda: done.append(x.zero_()))
-    assert len(done) == 9
+    assert len(done) == 11
 
 
 def test_memory_that_is_let_go_and_a_call_within_a_call(device, monkeypatch):
@@ -243,7 +244,7 @@ def test_memory_that_is_let_go_and_a_call_within_a_call(device, monkeypatch):
 
     def body(x, out):
         done.append(x)
-        for i in range(3):
+        for i in (1, 2):
             made = torch.full((1000,), float(i), device=device)
             out[i : i + 1].add_(made[7:8])
             del made

@@ -72,7 +72,9 @@ def by_our_kernels(
         delta = delta - torch.where(lse == -torch.inf, 0.0, d_lse)
     d_output, delta, bias, mask = d_output.contiguous(), delta.contiguous(), call.bias, call.mask
     d_q, d_k, d_v = (torch.empty(x.shape, dtype=x.dtype, device=x.device) for x in (call.q, call.k, call.v))
-    d_bias = torch.zeros(bias.shape, device=bias.device) if bias is not None and wants_bias else None
+    d_bias = None
+    if bias is not None and wants_bias:
+        d_bias = torch.zeros(bias.shape, dtype=torch.float32, device=bias.device)
     if not call.q.numel() or not call.k.numel():
         return InputGradients(d_q.zero_(), d_k.zero_(), d_v.zero_(), d_bias)
     tile, unused = general.tile_size(call, backward=True), call.q

@@ -320,9 +320,9 @@ def sum_keys(call: AttentionCall, scratch: Tensor) -> KeySums:
     stored = chunks if call.causal else 1
     several, rows = chunks > 1, min(LEAST_KEYS, KEYS_AT_ONCE)
     finished = torch.zeros(b * hkv, dtype=torch.int32, device=k.device) if several else k
-    chunk_k = torch.empty(b * hkv, chunks, d, device=k.device) if several else k
+    chunk_k = torch.empty(b * hkv, chunks, d, dtype=torch.float32, device=k.device) if several else k
     scatter = torch.empty(b * hkv, stored, 2 * d, d, dtype=k.dtype, device=k.device)
-    means = torch.empty(b * hkv, stored, 2, d, device=k.device)
+    means = torch.empty(b * hkv, stored, 2, d, dtype=torch.float32, device=k.device)
     launch(
         fast_key_sums_kernel.sum_keys, (b * hkv, chunks),
         tiles(k, rows), scratch, chunk_k, finished, scatter, means, hkv, chunk, chunks,

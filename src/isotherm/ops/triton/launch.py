@@ -147,6 +147,7 @@ class Tape(TorchDispatchMode):
         self.given = len(given)
         self.made: list[Tensor] = []  # held while recording, so that no memory is used twice
         self.views: set[tuple[int, torch.dtype]] = set()
+        self.layouts = [None if x is None else _layout(x) for x in given]
         self.numbers = {_identity(x): i for i, x in enumerate(given) if x is not None and x.numel()}
         self.replayable = len(self.numbers) == len({id(x) for x in given if x is not None and x.numel()})
 
@@ -169,6 +170,7 @@ class Tape(TorchDispatchMode):
         if new:
             self.numbers[key] = self.given + len(self.made)
             self.made.append(made)
+            self.layouts.append(_layout(made))
         return made
 
     def note(self, function: Callable[..., Any], args: Sequence[Any], options: dict[str, Any], *, makes: bool) -> None:
@@ -178,6 +180,9 @@ class Tape(TorchDispatchMode):
         inner = [x for each in args if isinstance(each, list | tuple) for x in each]
         self.replayable &= not any(isinstance(each, Tensor) for each in (*inner, *options.values()))
         self.replayable &= not any(isinstance(each, Tensor) and _identity(each) in self.views for each in args)
+        # The beginning of a tensor lies where the tensor does. A view of it does, too, and a launch needs its address alone.
+        parts = (_layout(args[at]) != self.layouts[number] for at, number in tensors)
+        self.replayable &= getattr(function, "is_view", False) or not any(parts)
         self.steps.append(TapeStep(function, blank, options, tensors, makes))
 
     def number(self, tensor: Tensor) -> int:
@@ -187,7 +192,7 @@ class Tape(TorchDispatchMode):
 
     def release(self) -> None:
         """Let go of the tensors."""
-        self.made, self.numbers = [], {}
+        self.made, self.numbers, self.layouts = [], {}, []
 
     def play(self, known: list[Tensor | None], addresses: list[int], device: torch.device) -> None:
         """Repeat the operations with other tensors, which lie at these addresses. Both lists grow."""
@@ -198,6 +203,10 @@ class Tape(TorchDispatchMode):
 
 def _identity(tensor: Tensor) -> tuple[int, torch.dtype]:
     return tensor.data_ptr(), tensor.dtype
+
+
+def _layout(tensor: Tensor) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    return tuple(tensor.shape), tensor.stride()
 
 
 def launch(kernel: Any, grid: tuple[int, ...], *args: Any, **options: Any) -> None:
