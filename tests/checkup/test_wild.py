@@ -8,11 +8,12 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
+from transformers import BertConfig, BertModel
 
 import isotherm
 from isotherm.checkup.load import Loading, load
 from isotherm.cli import run
-from isotherm.errors import InputError
+from isotherm.errors import ArgumentError, InputError
 from isotherm.report import summary
 from tests.checkup.models import DIM, HEADS, Attention, Model, batch
 
@@ -52,6 +53,20 @@ def test_a_model_in_which_nothing_is_seen_is_not_healthy():
 def test_a_model_without_attention_is_not_called_healthy_either():
     report = isotherm.check(nn.Linear(4, 4), torch.randn(2, 4), what_if=(), compare=False)
     assert [finding.code for finding in report.findings] == ["nothing-seen"]
+
+
+def test_a_batch_of_padding_alone_is_not_healthy():
+    config = BertConfig(hidden_size=8, intermediate_size=8, num_hidden_layers=1, num_attention_heads=2, vocab_size=9)
+    padding = {name: torch.zeros(2, 5, dtype=torch.long) for name in ("input_ids", "attention_mask")}
+    report = isotherm.check(BertModel(config).eval(), padding)
+    assert [finding.code for finding in report.findings] == ["nothing-measured"]
+    assert not report.healthy
+
+
+@pytest.mark.parametrize("shape", [(0, 5, DIM), (2, 0, DIM)])
+def test_a_batch_without_positions_is_refused(shape):
+    with pytest.raises(ArgumentError, match="batch: expected at least one sequence with at least one position"):
+        isotherm.check(Model(Attention()).eval(), torch.zeros(shape))
 
 
 def plain_model():

@@ -182,6 +182,14 @@ KINDS = {
         ),
         limits.SEEN,
     ),
+    "nothing-measured": Kind(
+        Text(
+            "No row of attention saw a key in this batch, so nothing was measured.",
+            "该批次中没有任何一行注意力看到键，因此什么都没有测量。",
+        ),
+        Text("Give a batch with tokens that are not padding.", "请给出含有非填充词元的批次。"),
+        limits.SEEN,
+    ),
     "attention-not-seen": Kind(
         Text("{name} ({module}) was not seen: {why}", "没有看到 {name}（{module}）：{why}"),
         Text(
@@ -224,9 +232,10 @@ def findings(
     found += [_across_batch(layer) for layer in layers if layer.kind == "batch"]
     found += [_disagreement(comparison) for comparison in comparisons if not comparison.agree]
     found += [_unseen(module) for module in unseen]
-    if layers or any(one.severity != "note" for one in found):
+    measured = any(head.rows or head.invalid for layer in layers for head in layer.head_stats)
+    if measured or any(one.severity != "note" for one in found):
         return found
-    return [finding("nothing-seen", "warning", (None, None), {}), *found]
+    return [finding("nothing-measured" if layers else "nothing-seen", "warning", (None, None), {}), *found]
 
 
 def gravest_first(found: Iterable[Finding]) -> tuple[Finding, ...]:

@@ -64,6 +64,10 @@ def check_arguments(model: nn.Module, batch: Batch) -> None:
     if any(isinstance(value, Tensor) and value.is_meta for value in (*positional, *keywords.values())):
         got = Text("a tensor on the meta device", "meta 设备上的张量")
         raise ArgumentError("batch", Text("tensors with values", "有数值的张量"), got=got)
+    tensors = [value for value in (*positional, *keywords.values()) if isinstance(value, Tensor)]
+    if tensors and not any(tensor.numel() for tensor in tensors):
+        expected = Text("at least one sequence with at least one position", "至少一个序列，且至少有一个位置")
+        raise ArgumentError("batch", expected, got=list(tensors[0].shape))
     if _fits(model, positional, keywords):
         return
     got = Text("{n} positional", "{n} 个位置参数").format(n=len(positional))
