@@ -209,7 +209,10 @@ class TestNothingIsLost:
         (out / "mine").write_text("mine", encoding="utf-8")
         with pytest.raises(IsothermError, match=r"out exists; --force"):
             isotherm.write(folder, "x0.5", out=out)
+        with pytest.raises(IsothermError, match="it holds files and no model"):
+            isotherm.write(folder, "x0.5", out=out, force=True)
         assert (out / "mine").is_file()
+        (out / "config.json").write_text("{}", encoding="utf-8")
         isotherm.write(folder, "x0.5", out=out, force=True)
         assert not (out / "mine").exists()
         assert sorted(path.name for path in tmp_path.iterdir()) == ["in", "out"]
@@ -235,7 +238,7 @@ class TestNothingIsLost:
     )
     def test_a_disk_that_fills_up(self, call, folder, tmp_path, monkeypatch):
         (tmp_path / "out").mkdir()
-        (tmp_path / "out" / "mine").write_text("mine", encoding="utf-8")
+        (tmp_path / "out" / "config.json").write_text("mine", encoding="utf-8")
 
         def full(*_):
             raise OSError(errno.ENOSPC, "No space left on device")
@@ -244,13 +247,13 @@ class TestNothingIsLost:
         with pytest.raises(IsothermError, match=r"cannot write \S*out: no space is left on the disk$"):
             isotherm.write(folder, "x0.5", out=tmp_path / "out", force=True)
         monkeypatch.undo()
-        assert [path.name for path in (tmp_path / "out").iterdir()] == ["mine"]
+        assert [path.name for path in (tmp_path / "out").iterdir()] == ["config.json"]
         assert sorted(path.name for path in tmp_path.iterdir()) == ["in", "out"]
 
     @pytest.mark.parametrize("second", [False, True])
     def test_an_interruption_between_the_two_folders(self, second, folder, tmp_path, monkeypatch):
         (tmp_path / "out").mkdir()
-        (tmp_path / "out" / "mine").write_text("mine", encoding="utf-8")
+        (tmp_path / "out" / "modules.json").write_text("mine", encoding="utf-8")
         rename, calls = Path.rename, []
 
         def interrupted(path, target):
@@ -265,7 +268,7 @@ class TestNothingIsLost:
             isotherm.write(folder, "x0.5", out=tmp_path / "out", force=True)
         monkeypatch.undo()
         kept = {path.name for path in (tmp_path / "out").iterdir()}
-        assert (kept == {"mine"}) != second
+        assert (kept == {"modules.json"}) != second
         assert "config.json" in kept or not second
         assert sorted(path.name for path in tmp_path.iterdir()) == ["in", "out"]
 

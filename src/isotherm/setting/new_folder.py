@@ -19,6 +19,9 @@ OTHER_WEIGHTS = (
 )  # fmt: skip
 """The same weights in other formats, which would stay as they were, and what version control keeps."""
 EXISTS = Text("{out} exists; --force (force=True) replaces it", "{out} 已存在；--force（force=True）可替换它")
+NO_MODEL = Text("it holds files and no model, so --force does not replace it", "其中有文件却没有模型，--force 不会替换它")
+OF_MODELS = ("config.json", "modules.json", "model_index.json")
+"""A model's folder has one of these."""
 NO_ROOM = Text(
     "cannot write {out}: {needed:.3g} MiB are needed, and {there:.3g} are free",
     "无法写入 {out}：需要 {needed:.3g} MiB，仅剩 {there:.3g} MiB",
@@ -35,6 +38,8 @@ def check_place(out: Path, source: Path, *, force: bool) -> None:
         raise IsothermError(EXISTS.format(out=out))
     if out.exists() and not out.is_dir():
         raise write_error(out, Text("it is not a folder", "它不是文件夹"))
+    if out.exists() and any(out.iterdir()) and not any((out / name).is_file() for name in OF_MODELS):
+        raise write_error(out, NO_MODEL)
     if not target.parent.is_dir():
         raise write_error(out, Text("the folder around it does not exist", "其所在的文件夹不存在"))
     needed, there = _size(source), shutil.disk_usage(target.parent).free
