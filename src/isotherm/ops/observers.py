@@ -13,8 +13,6 @@ Observer = Callable[[Problem, Tensor | None], AbstractContextManager[object]]
 """Receives a call's problem and sink, and returns a context to run its kernel in."""
 
 observers: list[Observer] = []
-exporting: Callable[[], bool] = getattr(torch.compiler, "is_exporting", bool)
-"""Whether `torch.export` is tracing. PyTorch 2.6 does not tell."""
 tracing: Callable[[], bool] = torch.jit.is_tracing  # type: ignore[attr-defined]
 """Whether `torch.jit` is."""
 
@@ -37,6 +35,12 @@ def unwatched(q: Tensor, k: Tensor, v: Tensor) -> bool:
 def readable(x: Tensor) -> bool:
     """Return whether numbers of a tensor can be read: not in a graph, on the meta device or of a fake tensor."""
     return not (x.is_meta or torch.compiler.is_compiling() or isinstance(x, FakeTensor))
+
+
+def exporting() -> bool:
+    """Return whether `torch.export` is tracing, which PyTorch 2.6 does not tell. The flag is read, since Dynamo of PyTorch 2.11
+    says yes to `is_exporting()` whenever it compiles."""
+    return bool(getattr(torch.compiler, "_is_exporting_flag", False))
 
 
 def numberless(x: Tensor) -> bool:
