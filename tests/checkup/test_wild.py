@@ -8,7 +8,6 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
-from transformers import BertConfig, BertModel
 
 import isotherm
 from isotherm.checkup.load import Loading, load
@@ -56,6 +55,8 @@ def test_a_model_without_attention_is_not_called_healthy_either():
 
 
 def test_a_batch_of_padding_alone_is_not_healthy():
+    from transformers import BertConfig, BertModel
+
     config = BertConfig(hidden_size=8, intermediate_size=8, num_hidden_layers=1, num_attention_heads=2, vocab_size=9)
     padding = {name: torch.zeros(2, 5, dtype=torch.long) for name in ("input_ids", "attention_mask")}
     report = isotherm.check(BertModel(config).eval(), padding)

@@ -1,10 +1,12 @@
-"""Inside a compiled or exported graph: what sizes and numbers may stay open, and what is never read there."""
+"""Inside a compiled or exported graph: what sizes and numbers may stay open, and what is never read there.
+
+`torch.export` is asked by its whole name: importing from it loads Triton, which tests/ops/triton has to do first.
+"""
 
 import pytest
 import torch
 from torch import func, nn
 from torch._subclasses import FakeTensorMode
-from torch.export import Dim, export
 
 from isotherm import attention
 from isotherm.errors import UnsupportedError
@@ -77,8 +79,11 @@ class Layer(nn.Module):
 @pytest.mark.parametrize("strict", [False, True], ids=["", "strict"])
 def test_an_exported_layer_takes_other_lengths(strict):
     torch._dynamo.reset()
-    layer, sizes = Layer(causal=True), {0: Dim("b", min=2, max=64), 1: Dim("t", min=4, max=64)}
-    exported = export(layer, (torch.randn(2, 7, 8),), strict=strict, dynamic_shapes=(sizes,)).module()
+    layer, sizes = (
+        Layer(causal=True),
+        {0: torch.export.Dim("b", min=2, max=64), 1: torch.export.Dim("t", min=4, max=64)},
+    )
+    exported = torch.export.export(layer, (torch.randn(2, 7, 8),), strict=strict, dynamic_shapes=(sizes,)).module()
     x = torch.randn(3, 9, 8)
     torch.testing.assert_close(exported(x), layer(x))
 
@@ -89,7 +94,11 @@ def test_an_export_may_leave_the_heads_open():
             return attention(q, k, v, causal=True).output
 
     given = tuple(draw(key_heads=2))
-    exported = export(Whole(), given, dynamic_shapes=({1: Dim.AUTO}, {1: Dim.AUTO}, {1: Dim.AUTO})).module()
+    exported = torch.export.export(
+        Whole(),
+        given,
+        dynamic_shapes=({1: torch.export.Dim.AUTO}, {1: torch.export.Dim.AUTO}, {1: torch.export.Dim.AUTO}),
+    ).module()
     more = tuple(torch.cat([x, -x, x], 1) for x in given)
     torch.testing.assert_close(exported(*more), Whole()(*more))
 
@@ -108,7 +117,7 @@ def test_exported_it_is_the_same(options, strict):
     """Tiles cannot be part of a graph, and an exported one cannot break."""
     torch._dynamo.reset()
     layer, x = Layer(causal=True, **options), torch.randn(2, 7, 8)
-    torch.testing.assert_close(export(layer, (x,), strict=strict).module()(x), layer(x))
+    torch.testing.assert_close(torch.export.export(layer, (x,), strict=strict).module()(x), layer(x))
 
 
 @pytest.mark.parametrize("options", [{}, *WITHOUT_SDPA.values()], ids=["plain", *WITHOUT_SDPA])
