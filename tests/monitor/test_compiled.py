@@ -11,8 +11,8 @@ import torch.nn.functional as F
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
-from isotherm.monitor import compiled as noting_graphs
-from isotherm.monitor import noting
+from isotherm.monitor import dynamo, noting
+from isotherm.monitor.graphs import NotedCall
 from isotherm.monitor.monitor import watch
 from isotherm.monitor.valve import Valve
 from tests.monitor.loops import Attention, Model, Written, batch, build, train
@@ -142,9 +142,9 @@ def test_notes_are_reached_though_another_model_of_the_class_is_compiled_later(e
 
 def test_where_code_without_notes_is_run_after_all_steps_are_looked_at_eagerly(monkeypatch, eager_looks):
     """Another version of PyTorch may not take our guards."""
-    keep_apart = noting_graphs._keep_apart
+    keep_apart = dynamo._keep_apart
     monkeypatch.setattr(
-        noting_graphs, "_keep_apart", lambda *given: keep_apart(*given) if any(map(given[3].owns, given[2])) else None
+        dynamo, "_keep_apart", lambda *given: keep_apart(*given) if any(map(given[3].owns, given[2])) else None
     )
     model, other = compiled(), torch.compile(build(seed=1), backend="aot_eager")
     optimizer, read = torch.optim.SGD(model.parameters(), lr=0.1), []
@@ -331,7 +331,7 @@ def test_an_error_of_ours_leaves_the_graph_to_the_compiler(monkeypatch, eager_lo
     def broken(*_):
         raise RuntimeError("no such luck")
 
-    monkeypatch.setattr(noting_graphs.NotedCall, "of", broken)
+    monkeypatch.setattr(NotedCall, "of", broken)
     losses, read, _ = watched(compiled(), 4)
     assert len(read) == 3
     assert len(eager_looks) == 4
