@@ -216,7 +216,7 @@ def test_an_error_inside_the_monitor_is_told_once_and_training_goes_on(monkeypat
     def broken(*_):
         raise RuntimeError("no such luck")
 
-    monkeypatch.setattr(monitor, "_agree", broken)
+    monkeypatch.setattr(monitor._roster, "settle", broken)
     with pytest.warns(RuntimeWarning, match="no such luck") as told:
         assert train(model, 6, monitor) == before
     assert len(told) == 1
