@@ -12,6 +12,7 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 from isotherm.monitor import dynamo, noting
+from isotherm.monitor.compiled import NoteBook
 from isotherm.monitor.graphs import NotedCall
 from isotherm.monitor.monitor import watch
 from isotherm.monitor.valve import Valve
@@ -325,6 +326,24 @@ def test_the_valve_acts_on_compiled_models(eager_looks):
     assert [one.step for one in read] == [0, 2, 3, 4, 5]
     assert {event.kind for event in monitor.events} == {"valve"}
     assert read[-1].values["max_logit"].max() < 1.5 * tau
+
+
+def test_the_valve_does_not_act_twice_on_one_reading(monkeypatch):
+    """A GPU is not asked whether code with notes has run; if it has not, the last reading is an earlier step's."""
+    monkeypatch.setattr(NoteBook, "reached", lambda _: True)
+    model = compiled()
+    bare = torch._dynamo.disable(model._orig_mod.forward)
+    optimizer, read = torch.optim.SGD(model.parameters(), lr=0.0), set()
+    with watch(model, every=1, rows=None, valve=Valve(0.05)) as monitor:
+        for step in range(6):
+            with torch.no_grad():
+                for layer in model._orig_mod.layers:
+                    layer.qkv.weight *= 1.5
+            (model if step < 4 else bare)(batch(0)).square().mean().backward()
+            optimizer.step()
+            read.add(monitor.latest.step)
+    assert read == {0, 2, 3, 5}
+    assert {event.step for event in monitor.events} == {step + 1 for step in read}
 
 
 def test_an_error_of_ours_leaves_the_graph_to_the_compiler(monkeypatch, eager_looks):

@@ -77,6 +77,7 @@ class Monitor:
         )
         self._clock = Clock(model, self._before, self._after, options.valve.masters.values() if options.valve else ())
         self._hot = False
+        """Whether the step under way was read, so that the valve has to look at it."""
         self._looks = Looks(model, options.rows, traces=options.valve is not None, alone=self._ranks.count == 1)
         self._roster = Roster(model, self._looks, self._ranks, self._telling)
         valve = options.valve
@@ -184,16 +185,11 @@ class Monitor:
         self._ticks += 1
         self._loss.forget()
         self.step += 1
-        if self._hot:
-            self._hot = False
-            self._safely(self._clip)
+        clipping, latest = self._clipping, self._latest
+        if self._hot and clipping is not None and latest is not None:
+            self._safely(partial(clipping.act, latest, self.step))
+        self._hot = False
         self._open()
-
-    def _clip(self) -> None:
-        """Let the valve act on the weights, now that the optimizer has stepped."""
-        assert self._clipping is not None
-        assert self._latest is not None
-        self._clipping.act(self._latest, self.step)
 
     def _open(self) -> None:
         due = self._looks.is_due and self._ranks.count == 1  # several processes look at the same steps
@@ -223,9 +219,8 @@ class Monitor:
             loss = self._loss.take(looked.result if self.believes else None)
             said = loss, self._wants_stop, self._roster.lacks(looked)
             self._coming = Gathering.of(looked, said, table, self._ranks, **about)
-            self._hot = self._clipping is not None
-            if self._hot or not self._coming.numbers.waits:
-                self._finish()
+            if self._clipping is not None or not self._coming.numbers.waits:
+                self._hot = self._finish()
 
     def _say_what_failed(self) -> None:
         """Tell of errors in the probe, and of modules that it could not look into."""
@@ -234,19 +229,20 @@ class Monitor:
             self._telling.failed(error, self.step)
         self._telling.unseen(self._looks.unseen, self.step)
 
-    def _finish(self) -> None:
-        """Tell of the reading whose numbers are on their way."""
+    def _finish(self) -> bool:
+        """Tell of the reading whose numbers are on their way. Whether there is one."""
         coming, self._coming = self._coming, None
         if coming is None:
-            return
+            return False
         reading, self._stops = coming.reading(), self._stops or coming.stops()
         self._roster.misses = coming.misses()
         if not coming.rows_seen():
             self._looks.silent()
-        else:
-            self._latest = reading
-            if self._ranks.is_first:
-                self._telling.reading(reading)
+            return False
+        self._latest = reading
+        if self._ranks.is_first:
+            self._telling.reading(reading)
+        return True
 
     def snapshot(self, layer: int, folder: str | PathLike[str]) -> Path:
         """Save q and k of a layer at the next step, for the sequence of the batch with the largest logit. Returns the file,
