@@ -4,6 +4,7 @@ import gc
 import os
 import pickle
 import threading
+import warnings
 from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
 from pathlib import Path
@@ -18,6 +19,7 @@ from torch.utils.checkpoint import checkpoint
 from isotherm.errors import ArgumentError, InputError
 from isotherm.monitor import store
 from isotherm.monitor.monitor import watch
+from isotherm.monitor.roster import NOTHING_SEEN
 from isotherm.monitor.valve import Valve
 from isotherm.ops import attention
 from tests.monitor.loops import Attention, Written, batch, build, train
@@ -221,6 +223,24 @@ def test_an_error_inside_the_monitor_is_told_once_and_training_goes_on(monkeypat
         assert train(model, 6, monitor) == before
     assert len(told) == 1
     assert [event.kind for event in monitor.events] == ["trouble"]
+
+
+def test_no_filter_of_warnings_stops_training(monkeypatch):
+    monkeypatch.undo()  # what the monitor warns of would fail this test
+    model = nn.Linear(16, 16)
+    monitor = watch(model, every=1)
+    with warnings.catch_warnings(record=True) as shown:
+        warnings.simplefilter("error")
+        assert len(train(model, 4, monitor)) == 4
+    assert [str(one.message) for one in shown] == [str(event.message) for event in monitor.events]
+    assert [event.message.en for event in monitor.events] == [NOTHING_SEEN.en]
+
+
+def test_what_a_monitor_warns_of_fails_a_test_that_does_not_expect_it(unexpected):
+    model = nn.Linear(16, 16)
+    train(model, 4, watch(model, every=1))
+    assert unexpected == [NOTHING_SEEN.en]
+    unexpected.clear()
 
 
 def test_a_model_without_attention_is_told_once():
