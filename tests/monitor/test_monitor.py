@@ -14,6 +14,7 @@ import pytest
 import torch
 import torch.optim.optimizer as optimizers
 from torch import nn
+from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoint_wrapper
 from torch.utils.checkpoint import checkpoint
 
 from isotherm.errors import ArgumentError, InputError
@@ -275,6 +276,24 @@ def test_a_run_that_is_resumed_goes_on_in_its_store(tmp_path):
     record = store.read(path)
     assert [reading.step for reading in record.readings] == [0, 2, 4, 6]
     assert [event.kind for event in record.events] == ["resumed"]
+
+
+@pytest.mark.parametrize("wrapped_first", [True, False])
+def test_a_run_goes_on_with_checkpoint_wrapper_or_without(wrapped_first, tmp_path):
+    path = tmp_path / "run.db"
+    for first, wrapped in ((0, wrapped_first), (4, not wrapped_first)):
+        model = build()
+        if wrapped:
+            model.layers = nn.ModuleList(map(checkpoint_wrapper, model.layers))
+        monitor = watch(model, every=2, store=path, rows=None, valve=Valve(0.05))
+        monitor.start(first)
+        train(model, 4, first=first)
+        monitor.stop()
+        clipped = {event.layer for event in monitor.events if event.rule == "qk-clip"}
+        assert clipped == {0, 1}, "the rows of the weights are found, too"
+    record = store.read(path)
+    assert [layer.name for layer in record.layers] == ["layers.0", "layers.1"]
+    assert [reading.step for reading in record.readings] == [0, 2, 4, 6]
 
 
 @pytest.mark.parametrize(
