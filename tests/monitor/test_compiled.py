@@ -328,6 +328,39 @@ def test_the_valve_acts_on_compiled_models(eager_looks):
     assert read[-1].values["max_logit"].max() < 1.5 * tau
 
 
+class Towers(nn.Module):
+    """A tower behind a frozen one."""
+
+    def __init__(self, without_grad):
+        super().__init__()
+        self.frozen, self.tower, self.without_grad = build(seed=1).requires_grad_(without_grad), build(), without_grad
+
+    def forward(self, x):
+        with torch.no_grad() if self.without_grad else nullcontext():
+            x = self.frozen(x)
+        return self.tower(x)
+
+
+@pytest.mark.parametrize("without_grad", [True, False])
+def test_where_no_gradient_comes_there_is_none_to_read(without_grad, eager_looks):
+    _, read, _ = watched(torch.compile(Towers(without_grad), backend="aot_eager"), 3)
+    assert eager_looks == []
+    _, wanted, _ = watched(Towers(without_grad), 3)
+    for one, want in zip(read, wanted, strict=True):
+        same(want, one)
+        assert np.isnan(one.gradients["q"]).tolist() == [True, True, False, False]
+
+
+def test_a_gradient_of_nothing_is_read_as_nothing(eager_looks):
+    model = torch.compile(build(), backend="aot_eager")
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with watch(model, every=1) as monitor:
+        (0 * model(batch(0))).sum().backward()
+        optimizer.step()
+    assert eager_looks == []
+    assert monitor.latest.gradients["q"].tolist() == [0, 0]
+
+
 def test_the_valve_does_not_act_twice_on_one_reading(monkeypatch):
     """A GPU is not asked whether code with notes has run; if it has not, the last reading is an earlier step's."""
     monkeypatch.setattr(NoteBook, "reached", lambda _: True)

@@ -23,6 +23,8 @@ from isotherm.probe.frames import plain_name
 
 SIZE = 2**16
 """Numbers in a pool: enough for 600 layers of 12 heads."""
+NO_GRADIENT = -0.0
+"""What the squares begin with. Any square that is added, 0 too, makes it positive."""
 
 
 @dataclass(frozen=True)
@@ -41,7 +43,7 @@ class Pools:
         self.device = device
         self.armed = torch.zeros(1, dtype=torch.int32, device=device)
         self.sums = torch.zeros(SIZE, dtype=torch.float64, device=device)
-        self.squares = torch.zeros(SIZE // 64, dtype=torch.float64, device=device)
+        self.squares = torch.full((SIZE // 64,), NO_GRADIENT, dtype=torch.float64, device=device)
         self._empty = torch.zeros_like(self.sums)
         """What the sums begin with: −inf for the largest logit."""
         self.used = 0
@@ -65,7 +67,7 @@ class Pools:
     def clear(self) -> None:
         """Begin again from nothing."""
         self.sums.data[: self.used].copy_(self._empty[: self.used])
-        self.squares.data.zero_()
+        self.squares.data.fill_(NO_GRADIENT)
 
 
 class NoteBook:
