@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from isotherm import language
+from isotherm.monitor import saying
 from isotherm.ops import api, tiles
 
 hypothesis.settings.register_profile("isotherm", deadline=None, derandomize=True, max_examples=60)
@@ -28,6 +29,15 @@ def english(monkeypatch: pytest.MonkeyPatch):
 def nothing_planned():
     """Tests change how calls are planned, so no call may follow the plan of another test."""
     api._plans.clear()
+
+
+@pytest.fixture(autouse=True)
+def unexpected(monkeypatch: pytest.MonkeyPatch):
+    """What a monitor warns of outside `pytest.warns`. It raises no error, so that training goes on, but fails the test."""
+    warned: list[str] = []
+    monkeypatch.setattr(saying, "_show", lambda warning: warned.append(str(warning)))
+    yield warned
+    assert warned == []
 
 
 @pytest.fixture

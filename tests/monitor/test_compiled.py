@@ -11,8 +11,9 @@ import torch.nn.functional as F
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
-from isotherm.monitor import compiled as noting_graphs
-from isotherm.monitor import noting
+from isotherm.monitor import dynamo, noting
+from isotherm.monitor.compiled import NoteBook
+from isotherm.monitor.graphs import NotedCall
 from isotherm.monitor.monitor import watch
 from isotherm.monitor.valve import Valve
 from tests.monitor.loops import Attention, Model, Written, batch, build, train
@@ -142,9 +143,9 @@ def test_notes_are_reached_though_another_model_of_the_class_is_compiled_later(e
 
 def test_where_code_without_notes_is_run_after_all_steps_are_looked_at_eagerly(monkeypatch, eager_looks):
     """Another version of PyTorch may not take our guards."""
-    keep_apart = noting_graphs._keep_apart
+    keep_apart = dynamo._keep_apart
     monkeypatch.setattr(
-        noting_graphs, "_keep_apart", lambda *given: keep_apart(*given) if any(map(given[3].owns, given[2])) else None
+        dynamo, "_keep_apart", lambda *given: keep_apart(*given) if any(map(given[3].owns, given[2])) else None
     )
     model, other = compiled(), torch.compile(build(seed=1), backend="aot_eager")
     optimizer, read = torch.optim.SGD(model.parameters(), lr=0.1), []
@@ -327,11 +328,62 @@ def test_the_valve_acts_on_compiled_models(eager_looks):
     assert read[-1].values["max_logit"].max() < 1.5 * tau
 
 
+class Towers(nn.Module):
+    """A tower behind a frozen one."""
+
+    def __init__(self, without_grad):
+        super().__init__()
+        self.frozen, self.tower, self.without_grad = build(seed=1).requires_grad_(without_grad), build(), without_grad
+
+    def forward(self, x):
+        with torch.no_grad() if self.without_grad else nullcontext():
+            x = self.frozen(x)
+        return self.tower(x)
+
+
+@pytest.mark.parametrize("without_grad", [True, False])
+def test_where_no_gradient_comes_there_is_none_to_read(without_grad, eager_looks):
+    _, read, _ = watched(torch.compile(Towers(without_grad), backend="aot_eager"), 3)
+    assert eager_looks == []
+    _, wanted, _ = watched(Towers(without_grad), 3)
+    for one, want in zip(read, wanted, strict=True):
+        same(want, one)
+        assert np.isnan(one.gradients["q"]).tolist() == [True, True, False, False]
+
+
+def test_a_gradient_of_nothing_is_read_as_nothing(eager_looks):
+    model = torch.compile(build(), backend="aot_eager")
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with watch(model, every=1) as monitor:
+        (0 * model(batch(0))).sum().backward()
+        optimizer.step()
+    assert eager_looks == []
+    assert monitor.latest.gradients["q"].tolist() == [0, 0]
+
+
+def test_the_valve_does_not_act_twice_on_one_reading(monkeypatch):
+    """A GPU is not asked whether code with notes has run; if it has not, the last reading is an earlier step's."""
+    monkeypatch.setattr(NoteBook, "reached", lambda _: True)
+    model = compiled()
+    bare = torch._dynamo.disable(model._orig_mod.forward)
+    optimizer, read = torch.optim.SGD(model.parameters(), lr=0.0), set()
+    with watch(model, every=1, rows=None, valve=Valve(0.05)) as monitor:
+        for step in range(6):
+            with torch.no_grad():
+                for layer in model._orig_mod.layers:
+                    layer.qkv.weight *= 1.5
+            (model if step < 4 else bare)(batch(0)).square().mean().backward()
+            optimizer.step()
+            read.add(monitor.latest.step)
+    assert read == {0, 2, 3, 5}
+    assert {event.step for event in monitor.events} == {step + 1 for step in read}
+
+
 def test_an_error_of_ours_leaves_the_graph_to_the_compiler(monkeypatch, eager_looks):
     def broken(*_):
         raise RuntimeError("no such luck")
 
-    monkeypatch.setattr(noting_graphs.NotedCall, "of", broken)
+    monkeypatch.setattr(NotedCall, "of", broken)
     losses, read, _ = watched(compiled(), 4)
     assert len(read) == 3
     assert len(eager_looks) == 4

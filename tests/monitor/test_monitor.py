@@ -4,6 +4,7 @@ import gc
 import os
 import pickle
 import threading
+import warnings
 from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
 from pathlib import Path
@@ -13,11 +14,13 @@ import pytest
 import torch
 import torch.optim.optimizer as optimizers
 from torch import nn
+from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoint_wrapper
 from torch.utils.checkpoint import checkpoint
 
 from isotherm.errors import ArgumentError, InputError
 from isotherm.monitor import store
 from isotherm.monitor.monitor import watch
+from isotherm.monitor.roster import NOTHING_SEEN
 from isotherm.monitor.valve import Valve
 from isotherm.ops import attention
 from tests.monitor.loops import Attention, Written, batch, build, train
@@ -216,11 +219,29 @@ def test_an_error_inside_the_monitor_is_told_once_and_training_goes_on(monkeypat
     def broken(*_):
         raise RuntimeError("no such luck")
 
-    monkeypatch.setattr(monitor, "_agree", broken)
+    monkeypatch.setattr(monitor._roster, "settle", broken)
     with pytest.warns(RuntimeWarning, match="no such luck") as told:
         assert train(model, 6, monitor) == before
     assert len(told) == 1
     assert [event.kind for event in monitor.events] == ["trouble"]
+
+
+def test_no_filter_of_warnings_stops_training(monkeypatch):
+    monkeypatch.undo()  # what the monitor warns of would fail this test
+    model = nn.Linear(16, 16)
+    monitor = watch(model, every=1)
+    with warnings.catch_warnings(record=True) as shown:
+        warnings.simplefilter("error")
+        assert len(train(model, 4, monitor)) == 4
+    assert [str(one.message) for one in shown] == [str(event.message) for event in monitor.events]
+    assert [event.message.en for event in monitor.events] == [NOTHING_SEEN.en]
+
+
+def test_what_a_monitor_warns_of_fails_a_test_that_does_not_expect_it(unexpected):
+    model = nn.Linear(16, 16)
+    train(model, 4, watch(model, every=1))
+    assert unexpected == [NOTHING_SEEN.en]
+    unexpected.clear()
 
 
 def test_a_model_without_attention_is_told_once():
@@ -255,6 +276,24 @@ def test_a_run_that_is_resumed_goes_on_in_its_store(tmp_path):
     record = store.read(path)
     assert [reading.step for reading in record.readings] == [0, 2, 4, 6]
     assert [event.kind for event in record.events] == ["resumed"]
+
+
+@pytest.mark.parametrize("wrapped_first", [True, False])
+def test_a_run_goes_on_with_checkpoint_wrapper_or_without(wrapped_first, tmp_path):
+    path = tmp_path / "run.db"
+    for first, wrapped in ((0, wrapped_first), (4, not wrapped_first)):
+        model = build()
+        if wrapped:
+            model.layers = nn.ModuleList(map(checkpoint_wrapper, model.layers))
+        monitor = watch(model, every=2, store=path, rows=None, valve=Valve(0.05))
+        monitor.start(first)
+        train(model, 4, first=first)
+        monitor.stop()
+        clipped = {event.layer for event in monitor.events if event.rule == "qk-clip"}
+        assert clipped == {0, 1}, "the rows of the weights are found, too"
+    record = store.read(path)
+    assert [layer.name for layer in record.layers] == ["layers.0", "layers.1"]
+    assert [reading.step for reading in record.readings] == [0, 2, 4, 6]
 
 
 @pytest.mark.parametrize(

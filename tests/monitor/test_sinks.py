@@ -281,3 +281,10 @@ def test_a_sink_that_cannot_be_made_takes_nothing_from_the_others(tmp_path):
         train(monitor.model, 2, monitor)
     assert monitor._telling._alarms is not None
     assert b"attn/max_logit" in next(tmp_path.iterdir()).read_bytes()
+
+
+def test_no_filter_of_warnings_costs_a_tracker(monkeypatch, unexpected):
+    monkeypatch.setattr(sinks, "find_spec", lambda _: None)
+    sinks.TensorBoard([], where=object())
+    assert unexpected == [sinks.NO_PICTURE.en]
+    unexpected.clear()

@@ -1,10 +1,13 @@
 """The valve: logits come back to τ, in models whose q and k are made in many ways."""
 
+from functools import partial
+
 import numpy as np
 import pytest
 import torch
 import transformers
 from torch import nn
+from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoint_wrapper
 
 from isotherm.errors import ArgumentError
 from isotherm.monitor.monitor import watch
@@ -189,3 +192,26 @@ def test_a_layer_that_is_used_twice_is_clipped_once():
         model.layers[0].qkv.weight.detach().view(3, 2, 8, 16)[:2], old[:2] * torch.tensor(factor).view(1, 2, 1, 1)
     )
     assert [event.numbers["heads"] for event in monitor.events] == [2]
+
+
+class Reaching(Attention):
+    """Reads the weights of a module that is wrapped, and calls none."""
+
+    def forward(self, x):
+        b, t, w = x.shape
+        inner = next(part for part in self.qkv.modules() if isinstance(part, nn.Linear))
+        made = nn.functional.linear(x, inner.weight, inner.bias)
+        q, k, v = made.view(b, t, 3, self.heads, w // self.heads).permute(2, 0, 3, 1, 4)
+        out = nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
+        return self.out(out.transpose(1, 2).reshape(b, t, w))
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # which the compiler asks for
+@pytest.mark.parametrize("wrap", [checkpoint_wrapper, partial(torch.compile, backend="eager")])
+def test_weights_inside_of_wrappers_are_found(wrap):
+    model = build(Reaching)
+    for layer in model.layers:
+        layer.qkv = wrap(layer.qkv)
+    found, _ = steps(model, on_vectors, Valve(0.05), 4)
+    assert found[0].max() > 0.5
+    np.testing.assert_allclose(found[-1].max(), 0.05, rtol=1e-3)

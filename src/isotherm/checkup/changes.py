@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from isotherm.language import Text
+from isotherm.probe.frames import plain_name
 from isotherm.record import ModelChange
 
 RUNS_NAMED = 4
@@ -114,18 +115,13 @@ def _what(change: ModelChange, dimensions: Callable[[str], int]) -> Text:
     return text.format(noun=several if last > change.start else one, **words)
 
 
-def plain(name: str) -> str:
-    """A name without the wrapper that `torch.compile` adds."""
-    return ".".join(part for part in name.split(".") if part != "_orig_mod")
-
-
 class Members:
     """A model's modules and parameters by name. A shared parameter has several names."""
 
     def __init__(self, model: nn.Module) -> None:
-        self.modules = {plain(name): module for name, module in model.named_modules()}
+        self.modules = {plain_name(name): module for name, module in model.named_modules()}
         named = model.named_parameters(remove_duplicate=False)
-        self.parameters: dict[str, Tensor] = {plain(name): tensor for name, tensor in named}
+        self.parameters: dict[str, Tensor] = {plain_name(name): tensor for name, tensor in named}
 
 
 def make(model: nn.Module, changes: Iterable[ModelChange]) -> None:

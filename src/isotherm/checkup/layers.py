@@ -11,6 +11,7 @@ from isotherm.checkup.declare import CONVENTION, Declared, LayerPlace, declared
 from isotherm.checkup.heads import LayerHeads
 from isotherm.language import Text
 from isotherm.probe import Capture
+from isotherm.probe.frames import plain_name
 from isotherm.probe.members import modules_of
 from isotherm.record import Layer, ScaleAudit
 from isotherm.scale import Rule
@@ -29,7 +30,7 @@ def layers_of(
     yours: Declarations = Declarations(),  # noqa: B008, it is frozen
 ) -> tuple[Layer, ...]:
     """The layers of captured calls whose heads were measured. `yours` are the rules that you declared."""
-    layers, modules = [], {name.replace("_orig_mod.", ""): module for name, module in modules_of(model)}
+    layers, modules = [], {plain_name(name): module for name, module in modules_of(model)}
     for index, (capture, measured) in enumerate(zip(captures, heads, strict=True)):
         place = place_of(modules, index, capture)
         expected = _expected(capture, place, yours.at(index, capture.name))

@@ -13,10 +13,11 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
-from isotherm.checkup.changes import make, plain
+from isotherm.checkup.changes import make
 from isotherm.checkup.measure import Batch, call, look
 from isotherm.checkup.restoring import Queries, Restoring
 from isotherm.probe import Capture, probe
+from isotherm.probe.frames import plain_name
 from isotherm.record import ModelChange
 
 SAME = {torch.float64: 1e-9, torch.float32: 1e-4}
@@ -73,8 +74,8 @@ class Bench:
 
     def _hook(self, model: nn.Module, hooks: "_Kept | _Handed") -> None:
         for name, module in model.named_modules():
-            if plain(name) in self._homes:
-                module.register_forward_hook(hooks.on(plain(name)))
+            if plain_name(name) in self._homes:
+                module.register_forward_hook(hooks.on(plain_name(name)))
 
     def _look(self, model: nn.Module, hooks: "_Kept | _Handed") -> list[Capture]:
         self._hook(model, hooks)

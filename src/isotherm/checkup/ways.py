@@ -13,8 +13,9 @@ from typing import Any, Literal
 
 from torch import Tensor
 
-from isotherm.checkup.changes import Members, Slice, plain, slices
+from isotherm.checkup.changes import Members, Slice, slices
 from isotherm.probe import Capture, Factor
+from isotherm.probe.frames import plain_name
 from isotherm.record import ModelChange
 
 POWERS = {"query_pre_attn_scalar": -2, "attention_scores_scalar": -2, "attention_multiplier": 1}
@@ -152,7 +153,7 @@ def projection_parts(model: Members, factor: Factor) -> list[tuple[str, int, int
             axis = 1 if type(inner).__name__ == "Conv1D" and parameter.dim() == 2 else 0
             makes_features = parameter.dim() and parameter.shape[axis] == (factor.layout.width if factor.layout else 0)
             if makes_features and parameter.is_floating_point():
-                name = ".".join(part for part in (factor.source, plain(path), own) if part)
+                name = ".".join(part for part in (factor.source, plain_name(path), own) if part)
                 found.append((name, axis, 0, parameter.shape[axis]))
     return found
 
@@ -181,7 +182,7 @@ def _gains(site: CallSite, factor: Factor, heads: Sequence[int] | None) -> Itera
     names = (
         []
         if module is None or factor.norm is None
-        else [f"{factor.norm}.{plain(own)}" for own, _ in module.named_parameters()]
+        else [f"{factor.norm}.{plain_name(own)}" for own, _ in module.named_parameters()]
     )
     targets = [(name, *_of_heads(site, name, heads)) for name in names]
     if not targets or not all(cuts for *_, cuts in targets):

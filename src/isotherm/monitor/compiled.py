@@ -1,37 +1,30 @@
-# mypy: disable-error-code="attr-defined"
 """Compiled code that is watched while it runs compiled.
 
-`torch.compile` calls Dynamo, which hands each graph that it has made to a backend. Between the two, a note is put at every call
-of `F.scaled_dot_product_attention` in a graph that trains the model: an operator that looks at q and k, and one that looks at
-their gradients (`noting`). What was compiled before the monitor began has no notes, nor have calls inside checkpoints, flex
-attention, or attention by hand; then steps are looked at uncompiled (`looking`).
+`torch.compile` calls Dynamo, which hands each graph that it has made to a backend. Between the two (`dynamo`), a note is put at
+every call of `F.scaled_dot_product_attention` in a graph that trains the model (`graphs`): an operator that looks at q and k,
+and one that looks at their gradients (`noting`). What was compiled before the monitor began has no notes, nor have calls inside
+checkpoints, flex attention, or attention by hand; then steps are looked at uncompiled (`looking`).
 """
 
-import operator
-import re
 import sys
-import threading
 import weakref
 from collections import Counter
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import dataclass
-from functools import partial
-from math import sqrt
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from isotherm.monitor import noting
+from isotherm.monitor import dynamo, noting
+from isotherm.monitor.graphs import NotedCall, as_buffer, is_attention, may_attend, name_at
 from isotherm.monitor.totals import SUMS, Key
 from isotherm.probe.frames import plain_name
 
-ARGUMENTS = ("query", "key", "value", "attn_mask", "dropout_p", "is_causal", "scale")
-
-
 SIZE = 2**16
 """Numbers in a pool: enough for 600 layers of 12 heads."""
+NO_GRADIENT = -0.0
+"""What the squares begin with. Any square that is added, 0 too, makes it positive."""
 
 
 @dataclass(frozen=True)
@@ -50,7 +43,7 @@ class Pools:
         self.device = device
         self.armed = torch.zeros(1, dtype=torch.int32, device=device)
         self.sums = torch.zeros(SIZE, dtype=torch.float64, device=device)
-        self.squares = torch.zeros(SIZE // 64, dtype=torch.float64, device=device)
+        self.squares = torch.full((SIZE // 64,), NO_GRADIENT, dtype=torch.float64, device=device)
         self._empty = torch.zeros_like(self.sums)
         """What the sums begin with: −inf for the largest logit."""
         self.used = 0
@@ -74,7 +67,7 @@ class Pools:
     def clear(self) -> None:
         """Begin again from nothing."""
         self.sums.data[: self.used].copy_(self._empty[: self.used])
-        self.squares.data.zero_()
+        self.squares.data.fill_(NO_GRADIENT)
 
 
 class NoteBook:
@@ -110,18 +103,18 @@ class NoteBook:
     @property
     def listening(self) -> bool:
         """Whether what is compiled now gets notes."""
-        return self in _listeners
+        return dynamo.is_shown_to(self)
 
     def listen(self) -> None:
         """Begin to note what is compiled from now on, if the compiler has been loaded."""
         if not self.listening and "torch._dynamo.output_graph" in sys.modules:
-            _listen(self)
+            dynamo.listen(self)
 
     def stop(self) -> None:
         """Note no more. Compiled code keeps its notes, which do nothing."""
         self.disarm()
         if self.listening:
-            _leave(self)
+            dynamo.leave(self)
 
     def table(self) -> dict[Key, int]:
         """The layers by the names of their modules, with their numbers of heads."""
@@ -182,19 +175,19 @@ class NoteBook:
             self.others = True
             return False
         nodes = [node for part in graph.modules() if hasattr(part, "graph") for node in part.graph.nodes]
-        calls = [NotedCall.of(node, backend) for node in graph.graph.nodes if _is_attention(node)]
+        calls = [NotedCall.of(node, backend) for node in graph.graph.nodes if is_attention(node)]
         found = [call for call in calls if call is not None]
-        self.others |= sum(map(_may_attend, nodes)) > len(found)
+        self.others |= sum(map(may_attend, nodes)) > len(found)
         seen: Counter[str] = Counter()
         for call in found:
-            note = self._note((where + _name(call.path), seen[call.path]), call.heads, call.device)
+            note = self._note((where + name_at(call.path), seen[call.path]), call.heads, call.device)
             seen[call.path] += 1
             if note is None or self._pools is None:
                 self.others = True
                 continue
             tensors = {"armed": self._pools.armed, "sums": self._pools.sums, "squares": self._pools.squares}
             with graph.graph.inserting_before(call.node):
-                held = [_hold(graph, names, f"{what}_{id(it):x}", it) for what, it in tensors.items()]
+                held = [as_buffer(graph, names, f"{what}_{id(it):x}", it) for what, it in tensors.items()]
                 call.put(graph, held, (note.offset, 2 * note.number, self._pools.number), self.rows or 0)
         graph.recompile()
         return True
@@ -206,7 +199,7 @@ class NoteBook:
             source = getattr(known, "source", None)
             if whole is not None and source is not None:
                 name = source.name if isinstance(source.name, str) else source.name()
-                own = _name(name)
+                own = name_at(name)
                 if whole.endswith(f".{own}"):
                     return whole[: -len(own)]
                 if whole == own:
@@ -228,139 +221,4 @@ class NoteBook:
         return known
 
 
-@dataclass(frozen=True)
-class NotedCall:
-    """A call of attention in a graph: its node, its module's path, its heads and device, the operands and numbers of a note."""
-
-    node: Any
-    path: str
-    heads: int
-    device: torch.device
-    operands: tuple[Any, Any, Any]
-    scale: float
-    causal: bool
-
-    @classmethod
-    def of(cls, node: Any, backend: str) -> "NotedCall | None":
-        """The call of a node; None if it cannot be noted."""
-        given = dict(zip(ARGUMENTS, node.args, strict=False)) | node.kwargs
-        operands = given["query"], given["key"], given.get("attn_mask")
-        q, k, mask = (None if one is None else one.meta.get("example_value") for one in operands)
-        if not (isinstance(q, Tensor) and isinstance(k, Tensor) and q.dim() == 4 and not q.is_nested):
-            return None
-        if operands[2] is not None and not isinstance(mask, Tensor):
-            return None
-        if not noting.can_note(q, None if mask is None else mask.dtype, backend):
-            return None
-        stack = list((node.meta.get("nn_module_stack") or {}).values())
-        scale = given.get("scale")
-        scale = 1 / sqrt(q.shape[-1]) if scale is None else float(scale)
-        path = stack[-1][0] if stack else ""
-        return cls(node, path, int(q.shape[1]), q.device, operands, scale, bool(given.get("is_causal", False)))
-
-    def put(self, graph: Any, held: list[Any], places: tuple[int, int, int], rows: int) -> None:
-        """Have q and k pass through a note on their way to the call."""
-        both = graph.graph.call_function(
-            noting.noted, (*self.operands, tuple(held), places, rows, self.scale, self.causal)
-        )
-        fresh = [graph.graph.call_function(operator.getitem, (both, place)) for place in (0, 1)]
-        for new, old in zip(fresh, self.operands, strict=False):
-            new.meta["example_value"] = old.meta["example_value"]
-        named = dict(zip(ARGUMENTS, fresh, strict=False))
-        self.node.args = (*fresh, *self.node.args[2:])[: len(self.node.args)]
-        self.node.kwargs = self.node.kwargs | {name: named[name] for name in named if name in self.node.kwargs}
-
-
-def _is_attention(node: Any) -> bool:
-    return node.op == "call_function" and node.target is torch._C._nn.scaled_dot_product_attention
-
-
-def _may_attend(node: Any) -> bool:
-    """Whether a node of a graph may be attention, or a part of it."""
-    name = node.target if isinstance(node.target, str) else getattr(node.target, "__name__", "")
-    calls = node.op in ("call_function", "call_method")
-    return calls and ("attention" in name or "attn" in name or name in ("softmax", "_softmax"))
-
-
-def _name(path: str) -> str:
-    """The name of a module from where Dynamo found it: L['self'].layers[0] is layers.0."""
-    parts = r"\._(?:modules|parameters)\['([^']+)'\]|\['([^']+)'\]|\[(\d+)\]"
-    return plain_name(re.sub(parts, r".\1\2\3", path.partition("]")[2]).strip("."))
-
-
-def _hold(graph: Any, names: dict[str, Any], what: str, tensor: Tensor) -> Any:
-    """A node that is a tensor of ours, as a buffer of the graph."""
-    from torch._dynamo.source import ConstantSource
-
-    name = f"isotherm_{what}"
-    if not hasattr(graph, name):
-        graph.register_buffer(name, tensor)
-        names[name] = ConstantSource(name)
-    return graph.graph.get_attr(name)
-
-
 _kept: "weakref.WeakKeyDictionary[nn.Module, dict[int | None, NoteBook]]" = weakref.WeakKeyDictionary()
-_lock = threading.Lock()
-_listeners: list[NoteBook] = []
-_original: list[Any] = []
-
-
-def _listen(notes: NoteBook) -> None:
-    from torch._dynamo.output_graph import OutputGraph
-
-    with _lock:
-        _listeners.append(notes)
-        if not _original:
-            _original.append(OutputGraph.call_user_compiler)
-            OutputGraph.call_user_compiler = _compile  # type: ignore[method-assign, assignment]
-
-
-def _leave(notes: NoteBook) -> None:
-    from torch._dynamo.output_graph import OutputGraph
-
-    with _lock:
-        _listeners.remove(notes)
-        if not _listeners and OutputGraph.call_user_compiler is _compile:
-            OutputGraph.call_user_compiler = _original.pop()  # type: ignore[method-assign]
-
-
-def _keep_apart(dynamo: Any, graph: Any, inputs: Sequence[Any], notes: NoteBook) -> None:
-    """Have a graph serve either our model or others of its class: parameters are inputs of a graph, so each would run what was
-    compiled for the other, with notes or without."""
-    from torch._dynamo.guards import GuardBuilder
-
-    ours = any(map(notes.owns, inputs))
-    guard = GuardBuilder.ID_MATCH if ours else partial(_belongs_to_others, weakref.ref(notes))
-    for node, given in zip(graph.graph.find_nodes(op="placeholder"), inputs, strict=False):
-        if isinstance(given, nn.Parameter) and notes.owns(given) == ours and "grapharg" in node.meta:
-            dynamo.guards.add(node.meta["grapharg"].source.make_guard(guard))
-            return
-
-
-def _belongs_to_others(notes: "weakref.ref[NoteBook]", builder: Any, guard: Any) -> None:
-    """A guard that parameters of the model do not pass."""
-
-    def passes(value: Any) -> bool:
-        known = notes()
-        return known is None or not known.owns(value)
-
-    with suppress(Exception):  # another version of PyTorch: at worst the model is looked at uncompiled
-        builder.get_guard_manager(guard).add_lambda_guard(
-            passes, ["no parameter of the watched model"], guard.user_stack
-        )
-
-
-def _compile(dynamo: Any, graph: Any, *given: Any) -> Any:
-    """Put notes into a graph, and compile it. PyTorch passes the graph's inputs from 2.8 on."""
-    backend = getattr(dynamo.compiler_fn, "_compiler_name", "inductor")
-    for notes in list(_listeners):
-        wanted = False
-        try:
-            inputs = given[0] if given else dynamo.example_inputs()
-            wanted = notes.wants(inputs)
-            noted = wanted and notes.annotate(graph, dynamo.param_name_to_source, inputs, backend)
-            if noted or not any(map(notes.owns, inputs)):
-                _keep_apart(dynamo, graph, inputs, notes)
-        except Exception:  # compiling goes on, and steps are looked at uncompiled
-            notes.others |= wanted
-    return _original[0](dynamo, graph, *given)

@@ -97,6 +97,7 @@ class NotedGathering(Gathering):
             self.numbers.numbers(), np.cumsum([*(rows * heads for heads in self.heads), 2 * layers]).tolist()
         )
         whole = np.concatenate([state.reshape(rows, -1) for state in states], 1)
+        squares = np.where(np.signbit(squares), np.nan, squares)  # no gradient came, as in a frozen tower
         return whole[:-1], whole[-1], squares.reshape(layers, 2).T, loss
 
 

@@ -19,11 +19,12 @@ from isotherm.monitor.parts import WHOLE, HeadShare, part_of
 from isotherm.monitor.snapshots import Snapshot
 from isotherm.monitor.totals import SUMS, Key, LayerTotals, squared_length
 from isotherm.ops import Problem, Visibility
+from isotherm.probe.call import Call
 from isotherm.probe.capture import Capture, Factor, Kept
 from isotherm.probe.factors import UNTRACED
 from isotherm.probe.frames import Frame
 from isotherm.probe.later import Unknown
-from isotherm.probe.session import Call, Session
+from isotherm.probe.session import Session
 from isotherm.stats import RowStats
 
 

@@ -8,35 +8,30 @@ import time
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from functools import partial
-from math import nan
 from os import PathLike
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-import numpy as np
 from torch import Tensor, nn
 
-from isotherm.checkup.wrappers import called, prefix
+from isotherm.checkup.wrappers import called
 from isotherm.errors import ArgumentError
 from isotherm.language import Text
 from isotherm.monitor.arriving import Arriving
+from isotherm.monitor.clipping import Clipping
 from isotherm.monitor.clock import Clock
 from isotherm.monitor.gathering import Gathering
-from isotherm.monitor.looks import Looked, Looks
+from isotherm.monitor.looks import Looks
+from isotherm.monitor.loss import LossScale, StepLoss, one_number
 from isotherm.monitor.options import WatchOptions
-from isotherm.monitor.ranks import Ranks, Table
+from isotherm.monitor.ranks import Ranks
+from isotherm.monitor.roster import Roster
 from isotherm.monitor.store import Writer, read
 from isotherm.monitor.telling import MakeSink, Telling
-from isotherm.monitor.totals import Key, key_of, layer_name
-from isotherm.monitor.valve import CLIPPED, Valve
-from isotherm.probe.frames import plain_name
-from isotherm.record.watch import Event, Floats, Reading, WatchedLayer
+from isotherm.monitor.valve import Valve
+from isotherm.record.watch import Event, Reading, WatchedLayer
 
-NOTHING_SEEN = Text(
-    "no attention was seen in the first step, so there is nothing to watch; isotherm check says what was met instead",
-    "第一步中没有看到任何注意力，因此没有可监视的内容；isotherm check 会说明遇到了什么",
-)
 NO_FORWARD = Text(
     "the optimizer has stepped {n} times, and this model has run no forward that needs gradients: is another copy of it"
     " trained, or is it run by torch.func?",
@@ -47,19 +42,11 @@ NO_STEP = Text(
     " after each update of the weights",
     "模型已运行，但没有持有其参数的优化器走过一步，因此没有读数；请在每次更新权重后调用 monitor.stepped()",
 )
-NOT_EVERYWHERE = Text(
-    "{layer}: it did not run in every process in the first step that was read, so it is not clipped",
-    "{layer}：在首次读取的那一步中，并非每个进程都运行了它，因此不作裁剪",
-)
 NOT_TRAINED = Text(
     "optimizers have stepped {n} times, none of them held a parameter of this model, and it has run no forward that needs"
     " gradients, so there is no reading: is a copy of it trained, or a wrapper with parameters of its own?",
     "优化器已走 {n} 步，都不持有本模型的参数，本模型也没有做过需要梯度的前向，因此没有读数："
     "训练的是否是它的副本，或自带参数的包装？",
-)
-OTHER_HEADS = Text(
-    "{layer} had {old} heads and has {new} now; it is not read any more",
-    "{layer} 原有 {old} 个头，现有 {new} 个；不再读取该层",
 )
 PATIENCE = 20
 """Optimizer steps without a forward, or forwards without a step, before that is said: the latter at the end, or when loss after
@@ -77,9 +64,8 @@ class Monitor:
     def __init__(self, model: nn.Module, options: WatchOptions) -> None:
         self.model, self.options = model, options
         self.step = 0
-        self.layers: list[WatchedLayer] = []
         self._latest: Reading | None = None
-        self._wants_stop = self._stops = self._misses = False
+        self._wants_stop = self._stops = False
         self.believes = True
         """Whether the loss that the model returns is the step's. In parts of a batch it may be a part of that."""
         self._ranks = Ranks(model, options.together)
@@ -90,19 +76,22 @@ class Monitor:
             writer, options.sinks if first else (), alarms=options.alarms and first, on_alert=options.on_alert
         )
         self._clock = Clock(model, self._before, self._after, options.valve.masters.values() if options.valve else ())
-        self._earlier: tuple[Reading, ...] = ()
         self._hot = False
+        """Whether the step under way was read, so that the valve has to look at it."""
         self._looks = Looks(model, options.rows, traces=options.valve is not None, alone=self._ranks.count == 1)
-        self._table: Table = {}
-        self._traced: set[Key] = set()
-        """The layers that every one of several processes has traced: the valve must do the same in all."""
+        self._roster = Roster(model, self._looks, self._ranks, self._telling)
+        valve = options.valve
+        self._clipping = None if valve is None else Clipping(valve, model, self._roster, self._telling)
         self._coming: Gathering | None = None
         self._snapshots: dict[str, Path] = {}
-        self._loss: Any = None
-        self._scale = 0.0
-        """The GradScaler's scale when the look began."""
-        self._has_logged = self._logs_late = self._by_hand = False
+        self._loss, self._loss_scale = StepLoss(), LossScale(options.scaler)
+        self._by_hand = False
         self._ticks = self._blank = 0
+
+    @property
+    def layers(self) -> list[WatchedLayer]:
+        """What readings are of."""
+        return self._roster.layers
 
     @property
     def events(self) -> list[Event]:
@@ -139,7 +128,7 @@ class Monitor:
         self.step = step
         if step and (writer := self._telling.writer) is not None:
             writer.resume(step)
-            self._earlier = read(writer.path).readings
+            self._roster.earlier = read(writer.path).readings
         self._clock.start()
         self._open()
 
@@ -157,13 +146,15 @@ class Monitor:
         """The loss of this step, a number or a tensor, before the optimizer steps or right after, as the first time.
         Models that return one (`outputs.loss`) need not be helped, unless they are compiled."""
         self._miss_steps(LONG)
-        loss = _one_number(loss)
+        loss = one_number(loss)
+        late = self._ticks == 1 or (self._ticks > 1 and self._looks.waits)
+        if self._loss.log(loss, late=late):
+            self._add_late(loss)
+
+    def _add_late(self, loss: Tensor | float | None) -> None:
+        """Add the loss of the step before to its reading, wherever that is."""
         coming, done = self._coming, self._latest
-        if not self._has_logged:
-            self._has_logged, self._logs_late = True, self._ticks == 1 or (self._ticks > 1 and self._looks.waits)
-        if not self._logs_late:
-            self._loss = loss
-        elif coming is not None and coming.step == self.step - 1:
+        if coming is not None and coming.step == self.step - 1:
             coming.late_loss = Arriving(loss) if isinstance(loss, Tensor) else loss
         elif loss is not None and done is not None and done.loss is None and done.step == self.step - 1:
             self._latest = replace(done, loss=float(loss))
@@ -192,11 +183,12 @@ class Monitor:
             self._telling.warn(NO_FORWARD.format(n=PATIENCE), self.step)
         self._looks.stepped()
         self._ticks += 1
-        self._loss = None  # what was logged is this step's, and no later one's
+        self._loss.forget()
         self.step += 1
-        if self._hot:
-            self._hot = False
-            self._safely(self._clip)
+        clipping, latest = self._clipping, self._latest
+        if self._hot and clipping is not None and latest is not None:
+            self._safely(partial(clipping.act, latest, self.step))
+        self._hot = False
         self._open()
 
     def _open(self) -> None:
@@ -205,14 +197,14 @@ class Monitor:
             self._safely(self._look)
 
     def _look(self) -> None:
-        self._scale = self._scale_now()
-        self._looks.begin(self._table)
+        self._loss_scale.begin()
+        self._looks.begin(self._roster.table)
 
     def _read(self) -> None:
         """Turn what the step's forwards added up to into a reading, once its numbers have come from the device."""
         if self._coming is not None and self._coming.numbers.is_here:
             self._finish()
-        looked = self._looks.end(self._table)
+        looked = self._looks.end(self._roster.table)
         self._say_what_failed()
         if looked is None:
             return
@@ -220,14 +212,15 @@ class Monitor:
         for module, snapshot in looked.snapshots.items():
             path, model = self._snapshots.pop(module), called(self.model)
             self._safely(partial(snapshot.save, path, model=model, module=module, step=self.step))
-        self._agree(looked)
-        if self._table:
-            about = {"step": self.step, "at": time.time(), "rows": self.options.rows, "loss_scale": self._loss_scale()}
-            said = self._loss_of(looked.result), self._wants_stop, bool(looked.table.keys() - self._table.keys())
-            self._coming = Gathering.of(looked, said, self._table, self._ranks, **about)
-            self._hot = self.options.valve is not None
-            if self._hot or not self._coming.numbers.waits:
-                self._finish()
+        self._roster.settle(looked, self.step)
+        if table := self._roster.table:
+            scale = self._loss_scale.of_step()
+            about = {"step": self.step, "at": time.time(), "rows": self.options.rows, "loss_scale": scale}
+            loss = self._loss.take(looked.result if self.believes else None)
+            said = loss, self._wants_stop, self._roster.lacks(looked)
+            self._coming = Gathering.of(looked, said, table, self._ranks, **about)
+            if self._clipping is not None or not self._coming.numbers.waits:
+                self._hot = self._finish()
 
     def _say_what_failed(self) -> None:
         """Tell of errors in the probe, and of modules that it could not look into."""
@@ -236,105 +229,26 @@ class Monitor:
             self._telling.failed(error, self.step)
         self._telling.unseen(self._looks.unseen, self.step)
 
-    def _finish(self) -> None:
-        """Tell of the reading whose numbers are on their way."""
+    def _finish(self) -> bool:
+        """Tell of the reading whose numbers are on their way. Whether there is one."""
         coming, self._coming = self._coming, None
         if coming is None:
-            return
+            return False
         reading, self._stops = coming.reading(), self._stops or coming.stops()
-        self._misses = coming.misses()
+        self._roster.misses = coming.misses()
         if not coming.rows_seen():
             self._looks.silent()
-        else:
-            self._latest = reading
-            if self._ranks.is_first:
-                self._telling.reading(reading)
-
-    def _clip(self) -> None:
-        """Let the valve act on the weights, now that the optimizer has stepped. Every process does the same."""
-        valve, latest = self.options.valve, self._latest
-        assert valve is not None
-        assert latest is not None
-        origins = [self._looks.origins.get(key) for key in self._table]
-        largest = self._of_traced(latest.values["max_logit"], valve)
-        clips, refused = valve.act(self.model, self.layers, origins, largest)
-        for clip in clips:
-            numbers = {"heads": float(clip.heads), "max_logit": clip.largest, "factor": clip.smallest_factor}
-            words = CLIPPED.format(layer=clip.layer.name, n=clip.heads, tau=valve.tau, largest=clip.largest)
-            self._telling.event(
-                Event(self.step, time.time(), "valve", "qk-clip", clip.layer.number, None, words, numbers)
-            )
-        for why in refused:
-            self._telling.warn(why, self.step)
-
-    def _of_traced(self, logits: Floats, valve: Valve) -> Floats:
-        """The largest logits, NaN in layers whose projections are not known. In one process alone they will be, after the next
-        look."""
-        alone, sizes = self._ranks.count == 1, [layer.heads for layer in self.layers]
-        known = self._looks.origins.keys() if alone else self._traced
-        parts = np.split(logits, np.cumsum(sizes)[:-1])
-        for layer, key, part in zip(self.layers, self._table, parts, strict=True):
-            if not alone and key not in known and (part > valve.tau).any():
-                self._telling.warn(NOT_EVERYWHERE.format(layer=layer.name), self.step)
-        return np.where(np.repeat([key in known for key in self._table], sizes), logits, np.nan)
-
-    def _agree(self, looked: Looked) -> None:
-        """Settle which layers there are, and add those that are met later. Several processes add them one reading late, when
-        each has heard that some process met one."""
-        seen = looked.table
-        if not self._table:
-            self._traced = self._ranks.common(self._looks.origins) if self._ranks.count > 1 else set()
-            self._table = self._ranks.agree(seen if looked.notes is not None else self._remembered(seen) | seen)
-        elif self._ranks.count == 1 or self._misses:
-            seen = self._ranks.agree(seen)
-            for key in seen.keys() & self._table.keys():
-                if seen[key] != self._table[key]:
-                    words = OTHER_HEADS.format(layer=key[0], old=self._table[key], new=seen[key])
-                    self._telling.warn(words, self.step)
-            seen = {key: heads for key, heads in seen.items() if key not in self._table}
-            self._table |= seen
-        if not self._table and not self._telling.has_failed:
-            self._telling.warn(NOTHING_SEEN, self.step)
-        if len(self.layers) < len(self._table):
-            names = [layer_name(key).removeprefix(prefix(self.model)) for key in self._table]
-            self.layers = [
-                WatchedLayer(number, name, heads)
-                for number, (name, heads) in enumerate(zip(names, self._table.values(), strict=True))
-            ]
-            if self._ranks.is_first:
-                self._telling.layers(self.layers, self._earlier)
-
-    def _remembered(self, seen: Table) -> Table:
-        """The layers that the store has of an earlier run of this model, not all of which may run in one step, as experts do
-        not. None if they are another model's."""
-        writer = self._telling.writer
-        if writer is None or not seen:
-            return {}
-        known = {key_of(prefix(self.model) + layer.name): layer.heads for layer in writer.known}
-        modules = {plain_name(name) for name, _ in self.model.named_modules()}
-        ours = all(name in modules for name, _ in known) and all(known.get(key, n) == n for key, n in seen.items())
-        return known if ours else {}
-
-    def _loss_of(self, result: Any) -> Any:
-        loss, self._loss = self._loss, None
-        if loss is None and self.believes:
-            loss = _one_number(result.get("loss") if isinstance(result, dict) else getattr(result, "loss", None))
-        return loss
-
-    def _loss_scale(self) -> float:
-        """What the gradients of the step are divided by. If steps were skipped meanwhile, theirs are among them, of a larger
-        scale and often infinite: NaN."""
-        scale = self._scale_now()
-        return scale if scale >= self._scale else nan
-
-    def _scale_now(self) -> float:
-        return 1.0 if self.options.scaler is None else float(self.options.scaler.get_scale())
+            return False
+        self._latest = reading
+        if self._ranks.is_first:
+            self._telling.reading(reading)
+        return True
 
     def snapshot(self, layer: int, folder: str | PathLike[str]) -> Path:
         """Save q and k of a layer at the next step, for the sequence of the batch with the largest logit. Returns the file,
         which `isotherm check` opens. To be called from `on_alert`. Where several processes train, it is the next step that is
         looked at anyway, and this process's share of the batch."""
-        module = list(self._table)[layer][0]
+        module = list(self._roster.table)[layer][0]
         every = 1 if self._ranks.count == 1 else self.options.every
         path = Path(folder) / f"layer-{layer:02}-step-{(self.step // every + 1) * every}.npz"
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -349,16 +263,6 @@ class Monitor:
 
     def _safely(self, work: Callable[[], object]) -> None:
         self._telling.safely(work, self.step)
-
-
-def _one_number(loss: Any) -> Tensor | float | None:
-    """The loss as a tensor of one number, which may be on its way, or as a number; None if it is neither."""
-    if isinstance(loss, Tensor):
-        return loss.detach() if loss.numel() == 1 else None
-    try:
-        return float(loss)
-    except (TypeError, ValueError):
-        return None
 
 
 def watch(

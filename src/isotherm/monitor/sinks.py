@@ -5,7 +5,6 @@ Every sink gets the same few numbers and one layer × head picture of the gates 
 thousands of tags, with which trackers crawl; the store has them all. Nothing that is NaN or Inf is handed on.
 """
 
-import warnings
 from collections.abc import Sequence
 from importlib.util import find_spec
 from typing import Any, Protocol
@@ -14,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from isotherm.language import Text
+from isotherm.monitor import saying
 from isotherm.record.watch import Event, Reading, WatchedLayer
 from isotherm.report.draw.palette import ramp_colour
 
@@ -107,7 +107,7 @@ class _Tracker:
     def __init__(self, layers: Sequence[WatchedLayer]) -> None:
         self._summary, self._draws = Summariser(layers), find_spec("PIL") is not None
         if not self._draws:
-            warnings.warn(str(NO_PICTURE), RuntimeWarning, stacklevel=2)
+            saying.warn(NO_PICTURE)
 
     def layers(self, layers: Sequence[WatchedLayer]) -> None:
         """Have more layers."""

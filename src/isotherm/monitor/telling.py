@@ -4,12 +4,12 @@ Whatever goes wrong in here is recorded once, and training goes on.
 """
 
 import time
-import warnings
 from collections.abc import Callable, Sequence
 from functools import partial
 
 from isotherm.errors import InputError
 from isotherm.language import Text
+from isotherm.monitor import saying
 from isotherm.monitor.alerts import Alarms
 from isotherm.monitor.sinks import Sink, Summariser
 from isotherm.monitor.store import Writer
@@ -139,4 +139,4 @@ class Telling:
         event = Event(step, time.time(), "trouble", "monitor", None, None, message, {})
         if event.message not in [other.message for other in self.events]:
             self.event(event)
-            warnings.warn(str(message), RuntimeWarning, stacklevel=2)
+            saying.warn(message)

@@ -9,6 +9,6 @@
 from isotherm.probe.attach import probe
 from isotherm.probe.capture import Capture, Factor, HeadLayout, Part
 from isotherm.probe.finite import is_finite
-from isotherm.probe.session import NotFinite, Seen
+from isotherm.probe.seen import NotFinite, Seen
 
 __all__ = ["Capture", "Factor", "HeadLayout", "NotFinite", "Part", "Seen", "is_finite", "probe"]

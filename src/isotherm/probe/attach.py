@@ -15,7 +15,8 @@ from isotherm.probe import multihead, observe, registry
 from isotherm.probe.close import CloseLook
 from isotherm.probe.mode import Mode, hidden
 from isotherm.probe.owner import Opened, Place, all_sessions, sessions_here
-from isotherm.probe.session import Seen, Session
+from isotherm.probe.seen import Seen
+from isotherm.probe.session import Session
 
 
 @contextmanager

@@ -12,8 +12,9 @@ import torch
 from torch import Tensor
 
 from isotherm.probe import replay
+from isotherm.probe.call import Call
 from isotherm.probe.masks import NEVER, Terms
-from isotherm.probe.session import Call, Session
+from isotherm.probe.session import Session
 
 MOST = 1 << 22
 """How many logits are computed to look at them. Of more, some rows are, spread over the sequence."""

@@ -20,6 +20,7 @@ from isotherm.probe.members import modules_of, uncompiled
 PROJECTION = re.compile(r"Linear|Conv1D|Conv1d|Conv2d|Dense")
 NORM = re.compile(r"Norm")
 ATTENTION = re.compile(r"(Attention|Attn)(?!\w*(Output|Mask|Norm|Bias|Embed|Pos|Gate|Dropout))")
+ADDED = ("_orig_mod", "_checkpoint_wrapped_module")
 SMALL = 8
 """A module that contains at most this many others passes its projections on to its parent when it returns."""
 
@@ -281,5 +282,5 @@ def _first_tensor(value: Any) -> Tensor | None:
 
 
 def plain_name(name: str) -> str:
-    """The name without the wrapper that `torch.compile` adds."""
-    return ".".join(part for part in name.split(".") if part != "_orig_mod")
+    """The name without the wrappers that `torch.compile` and `checkpoint_wrapper` add: a part has one name with and without."""
+    return ".".join(part for part in name.split(".") if part not in ADDED)

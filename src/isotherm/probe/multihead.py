@@ -14,10 +14,11 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from isotherm.probe import nested
+from isotherm.probe.call import Call
 from isotherm.probe.capture import Capture, Factor, HeadLayout
 from isotherm.probe.masks import Terms, padded_positions
 from isotherm.probe.parts import named_parameters, parts_among
-from isotherm.probe.session import Call, Session
+from isotherm.probe.session import Session
 from isotherm.record import Kind
 
 

@@ -7,9 +7,10 @@ from torch import Tensor
 
 from isotherm.ops import Problem
 from isotherm.ops.observers import observers
+from isotherm.probe.call import Call
 from isotherm.probe.masks import Terms
 from isotherm.probe.owner import Place, sessions_here
-from isotherm.probe.session import Call, Session
+from isotherm.probe.session import Session
 
 
 class Observed(Place):

@@ -13,7 +13,8 @@ from torch import Tensor
 from torch._ops import OpOverload, OpOverloadPacket
 
 from isotherm.probe import replay
-from isotherm.probe.session import Call, Session
+from isotherm.probe.call import Call
+from isotherm.probe.session import Session
 
 NAME = "an operator of another library"
 KNOWN = frozenset(

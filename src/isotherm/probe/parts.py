@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from isotherm.probe.capture import Part
-from isotherm.probe.frames import Frame
+from isotherm.probe.frames import Frame, plain_name
 
 PRODUCTS = ("matmul", "__matmul__", "addmm")
 
@@ -38,7 +38,7 @@ def parts_of(frame: Frame, function: str, args: Sequence[Any], weight: Tensor) -
 
 def named_parameters(module: nn.Module, name: str) -> dict[str, nn.Parameter]:
     """The module's parameters by their names in the model; `name` is the module's."""
-    return {_inside(name, own): parameter for own, parameter in module.named_parameters()}
+    return {_inside(name, plain_name(own)): parameter for own, parameter in module.named_parameters()}
 
 
 def parts_among(known: Mapping[str, nn.Parameter], used: Iterable[tuple[Tensor, int]]) -> tuple[Part, ...]:

@@ -14,10 +14,11 @@ from torch import Tensor, nn
 
 from isotherm.ops import statistics_at
 from isotherm.probe import replay
+from isotherm.probe.call import Call
 from isotherm.probe.heads import HeadFold, fold_terms, head_count
 from isotherm.probe.masks import NEVER, Terms
 from isotherm.probe.scores import Scores
-from isotherm.probe.session import Call, Session
+from isotherm.probe.session import Session
 from isotherm.probe.trail import Trail
 
 MOST = 1 << 22

@@ -18,12 +18,13 @@ from torch import Tensor, nn
 from isotherm.language import Text
 from isotherm.ops import Problem
 from isotherm.probe import replay
+from isotherm.probe.call import Call
 from isotherm.probe.masks import Terms
 from isotherm.probe.members import modules_of
 from isotherm.probe.mode import hidden
 from isotherm.probe.owner import Place
 from isotherm.probe.sdpa import KernelCall
-from isotherm.probe.session import Call, Session
+from isotherm.probe.session import Session
 
 POSITIONAL = ("module", "query", "key", "value", "attention_mask")
 PAGED = Text("its keys are in a paged cache, which only the kernel can read", "键存放在分页缓存中，只有内核能读取")

@@ -7,8 +7,9 @@ from torch import Tensor
 
 from isotherm.ops import Problem
 from isotherm.probe import heads, nested, replay
+from isotherm.probe.call import Call
 from isotherm.probe.masks import Terms
-from isotherm.probe.session import Call, Session
+from isotherm.probe.session import Session
 
 ARGUMENTS = ("query", "key", "value", "attn_mask", "dropout_p", "is_causal", "scale")
 

@@ -2,16 +2,16 @@
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from isotherm.language import Text
-from isotherm.ops import Problem, Visibility
+from isotherm.ops import Problem
 from isotherm.probe.aside import Aside
+from isotherm.probe.call import Call
 from isotherm.probe.capture import Capture, Kept
 from isotherm.probe.factors import UNTRACED
 from isotherm.probe.finite import is_finite, largest_of
@@ -19,7 +19,7 @@ from isotherm.probe.frames import Frame, Frames
 from isotherm.probe.keep import Keeper, storage_of
 from isotherm.probe.kinds import Ancestry, kind_of
 from isotherm.probe.later import Later, Unknown
-from isotherm.probe.masks import Masks, Terms
+from isotherm.probe.masks import Masks
 from isotherm.probe.members import buffers_of, modules_of, parameters_of
 from isotherm.probe.own_work import OwnWork
 from isotherm.probe.owner import sessions_here
@@ -34,70 +34,12 @@ from isotherm.probe.reasons import (
     OPAQUE,
     OTHER_SOFTMAX,
 )
+from isotherm.probe.seen import NotFinite, Seen
 from isotherm.record import Severity, Unseen
 
 if TYPE_CHECKING:
     from isotherm.probe.close import CloseLook
     from isotherm.probe.sdpa import KernelCall
-
-NO_TERMS = Terms()
-
-
-class NotFinite(NamedTuple):
-    """A module whose output has NaN or Inf, and the index of the last call captured before it ended."""
-
-    module: str
-    capture: int | None
-
-
-@dataclass
-class Seen:
-    """What a probe brings back: `captures` in the order of the calls, the attention modules that it could not see into, the
-    first module with a captured call inside it whose output is not finite, and `suspects`, the names of modules that have
-    projections like those of attention. A second probe may look at these more closely."""
-
-    captures: list[Capture] = field(default_factory=list)
-    unseen: list[Unseen] = field(default_factory=list)
-    not_finite: NotFinite | None = None
-    suspects: list[str] = field(default_factory=list)
-
-
-@dataclass(frozen=True)
-class Call:
-    """An attention call as an adapter understood it: q [B, Hq, T, D], k [B, Hkv, S, D]. If the multiplier of q·k is not one
-    number, q contains it, and `traced_q` is q without it. `made` are q and k as the model made them, if the call's own are
-    views of these. The fields from `padded` on are those of a `Capture`."""
-
-    implementation: str
-    q: Tensor
-    k: Tensor
-    scale: float
-    passed: float | None
-    terms: Terms = NO_TERMS
-    causal: bool = False
-    first: int = 0
-    window: int | None = None
-    softcap: float | None = None
-    sink: Tensor | None = None
-    traced_q: Tensor | None = None
-    made: tuple[Tensor, Tensor] | None = None
-    padded: Tensor | None = None
-    rows: Tensor | None = None
-    total: int | None = None
-    affine: bool | None = True
-    multiplied: Literal["by-head", "by-query"] | None = None
-
-    def with_sink(self, sink: Tensor) -> "Call":
-        """The same call with the logit [Hq] of a sink."""
-        return replace(self, sink=sink)
-
-    def problem(self) -> Problem:
-        """The call as a problem that can be replayed. The first query is at the position of key `first`."""
-        q, k = self.q.detach(), self.k.detach()
-        positions = torch.arange(q.shape[2], device=q.device) if self.rows is None else self.rows
-        positions = positions + self.first
-        visibility = Visibility(positions, k.shape[2], self.causal, self.window, self.terms.mask)
-        return Problem(q, k, k, visibility, self.scale, self.terms.bias, self.softcap)
 
 
 class Session:

@@ -9,12 +9,13 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor, nn
 
-from isotherm.checkup.changes import Members, plain
+from isotherm.checkup.changes import Members
 from isotherm.checkup.examine import without_gradients
 from isotherm.checkup.measure import Batch, Look, look
 from isotherm.errors import ArgumentError, IsothermError
 from isotherm.language import Text
 from isotherm.probe import Capture
+from isotherm.probe.frames import plain_name
 from isotherm.setting.alone import other_uses
 from isotherm.setting.at_call import AtCall
 from isotherm.setting.places import OTHER_USE, Held, at_call, place_name, places, refused, where_told
@@ -173,8 +174,8 @@ def _outputs(model: nn.Module, batch: Batch, names: set[str]) -> dict[str, Tenso
         return found
     with ExitStack() as stack:
         for name, module in model.named_modules():
-            if plain(name) in names:
-                stack.callback(module.register_forward_hook(_keep(found, plain(name))).remove)
+            if plain_name(name) in names:
+                stack.callback(module.register_forward_hook(_keep(found, plain_name(name))).remove)
         with torch.random.fork_rng():
             without_gradients(lambda: look(model, batch))
     return found

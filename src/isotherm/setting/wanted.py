@@ -8,12 +8,12 @@ import torch
 from torch import Tensor, nn
 
 from isotherm.checkup.audit import effective
-from isotherm.checkup.changes import plain
 from isotherm.checkup.declare import declared
 from isotherm.checkup.layers import place_of
 from isotherm.errors import ArgumentError, named
 from isotherm.language import Text
 from isotherm.probe import Capture
+from isotherm.probe.frames import plain_name
 from isotherm.probe.members import modules_of
 from isotherm.scale import Product, Rule, Site, parse
 
@@ -147,7 +147,7 @@ def _only(factor: float | Tensor, chosen: Sequence[int], heads: int) -> float | 
 
 def _ratio(model: nn.Module, capture: Capture, index: int, rule: Rule) -> float | Tensor:
     """What the rule asks for, divided by what is in force: exactly 1 if that is the same."""
-    place = place_of({plain(name): module for name, module in modules_of(model)}, index, capture)
+    place = place_of({plain_name(name): module for name, module in modules_of(model)}, index, capture)
     rule = rule.at_layer(place.layer)
     constant = Product(tuple(part for part in rule.factors if not part.per_query))
     multiplier = constant.resolve(Site.single(place.head_dim, 1024, place.heads)).multiplier

@@ -66,3 +66,10 @@ def test_squares_are_those_of_both_gradients(heads):
     noting.launch_squares(note_squares, q, k, flag(1, DEVICE), pool, 2)
     wanted = torch.tensor([0, 0, q.double().square().sum(), k.double().square().sum(), 0, 0], dtype=torch.float64)
     torch.testing.assert_close(pool.cpu(), wanted, rtol=1e-5, atol=0)
+
+
+def test_a_square_of_nothing_is_told_from_none():
+    """The pools begin with -0.0, which a gradient of zeros turns into 0.0."""
+    nothing, pool = torch.zeros(1, 2, 5, 8, device=DEVICE), torch.full((4,), -0.0, dtype=torch.float64, device=DEVICE)
+    noting.launch_squares(note_squares, nothing, nothing, flag(1, DEVICE), pool, 0)
+    assert pool.signbit().tolist() == [False, False, True, True]
