@@ -19,7 +19,9 @@ OTHER_WEIGHTS = (
 )  # fmt: skip
 """The same weights in other formats, which would stay as they were, and what version control keeps."""
 EXISTS = Text("{out} exists; --force (force=True) replaces it", "{out} 已存在；--force（force=True）可替换它")
-NO_MODEL = Text("it holds files and no model, so --force does not replace it", "其中有文件却没有模型，--force 不会替换它")
+NO_MODEL = Text(
+    "it holds files and no model, so --force does not replace it", "其中有文件却没有模型，--force 不会替换它"
+)
 OF_MODELS = ("config.json", "modules.json", "model_index.json")
 """A model's folder has one of these."""
 NO_ROOM = Text(
