@@ -401,6 +401,17 @@ def test_nothing_is_left_in_the_compiler():
     train(model, 2)  # the notes in its code do nothing
 
 
+def test_a_compilation_that_outlasts_the_last_monitor_goes_on(monkeypatch):
+    from torch._dynamo.output_graph import OutputGraph
+
+    monkeypatch.setattr(OutputGraph, "call_user_compiler", lambda dynamo, graph, *given: graph)
+    notes = SimpleNamespace(others=False)
+    dynamo.listen(notes)
+    ours = OutputGraph.call_user_compiler  # which another thread is about to call
+    dynamo.leave(notes)
+    assert ours(SimpleNamespace(compiler_fn=None), "graph", []) == "graph"
+
+
 def by_layers(model):
     for layer in model.layers:
         layer.compile(backend="aot_eager")

@@ -23,6 +23,8 @@ class GraphListener(Protocol):
 _lock = threading.Lock()
 _listeners: list[GraphListener] = []
 _original: list[Any] = []
+"""What ours stands in for. It stays when the last listener has left: another thread may be compiling."""
+_installed: list[bool] = []
 
 
 def is_shown_to(notes: GraphListener) -> bool:
@@ -36,8 +38,9 @@ def listen(notes: GraphListener) -> None:
 
     with _lock:
         _listeners.append(notes)
-        if not _original:
-            _original.append(OutputGraph.call_user_compiler)
+        if not _installed:
+            _installed.append(True)
+            _original[:] = [OutputGraph.call_user_compiler]
             OutputGraph.call_user_compiler = _compile  # type: ignore[method-assign, assignment]
 
 
@@ -48,7 +51,8 @@ def leave(notes: GraphListener) -> None:
     with _lock:
         _listeners.remove(notes)
         if not _listeners and OutputGraph.call_user_compiler is _compile:
-            OutputGraph.call_user_compiler = _original.pop()  # type: ignore[method-assign]
+            OutputGraph.call_user_compiler = _original[0]  # type: ignore[method-assign]
+            _installed.clear()
 
 
 def _keep_apart(dynamo: Any, graph: Any, inputs: Sequence[Any], notes: GraphListener) -> None:
