@@ -65,7 +65,9 @@ def test_a_model_compiles_as_one_graph(kind, name):
 
 
 @pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning")
-@pytest.mark.parametrize("kind", ["transformer", "bert", "recurrent", "decoder"])
+@pytest.mark.parametrize(
+    "kind", [pytest.param(kind, marks=pytest.mark.slow) for kind in ("transformer", "bert", "recurrent")] + ["decoder"]
+)
 def test_one_graph_serves_other_lengths(kind):
     torch.manual_seed(1)
     model = build(kind, replace(SHAPE, layers=1), rule_of(kind, "additive" if kind == "recurrent" else "1/d")).eval()

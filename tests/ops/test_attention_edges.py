@@ -382,6 +382,7 @@ def test_a_nested_tensor_is_refused():
         attention(nested, OK, OK)
 
 
+@pytest.mark.slow
 def test_distributed_tensors_go_to_pytorchs_kernel_or_are_refused(monkeypatch):
     from torch import distributed
     from torch.distributed.device_mesh import init_device_mesh
