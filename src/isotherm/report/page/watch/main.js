@@ -16,7 +16,9 @@ function buildMap() {
   const line = t("reading_line", { layer: layerName(view.row), moment: momentName(view.moment), statistic: statName(view.stat), value: value === null ? t("no_value") : num(value) });
   const moment = el("input", { type: "range", id: "moment", min: 0, max: moments - 1, step: 1, value: view.moment, "aria-valuetext": line, oninput: () => { view.moment = Number(moment.value); refresh("moment"); } });
   return section("map", t("map"), t("map_lead"),
-    el("div", { class: "controls" }, el("label", { for: "stat" }, t("statistic")), stat, el("label", { for: "layer" }, t("layer_choice")), layer),
+    el("div", { class: "controls" },
+      el("span", { class: "labelled" }, el("label", { for: "stat" }, t("statistic")), stat),
+      el("span", { class: "labelled" }, el("label", { for: "layer" }, t("layer_choice")), layer)),
     el("div", { class: "about" }, rampLegend(), el("p", { class: "quiet" }, either(statOf(view.stat).caption)),
       data.together > 1 && el("p", { class: "quiet" }, t("together", { n: data.together }))),
     lossPicture(), mapPicture(),
