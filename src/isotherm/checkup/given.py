@@ -59,7 +59,7 @@ def prepare(loaded: Loaded, batch: Any, tokenizer: Any = None) -> Batch:
 
 
 def check_arguments(model: nn.Module, batch: Batch) -> None:
-    """Refuse a batch that the model's forward has no parameters for, before anything runs."""
+    """Refuse a batch that holds no numbers, or that the model's forward has no parameters for, before anything runs."""
     positional, keywords = _arguments(batch)
     if any(isinstance(value, Tensor) and value.is_meta for value in (*positional, *keywords.values())):
         got = Text("a tensor on the meta device", "meta 设备上的张量")

@@ -5,6 +5,7 @@ from typing import Any
 
 from torch import nn
 
+from isotherm.probe.frames import plain_name
 from isotherm.probe.members import modules_of
 
 WRAPPERS = {
@@ -25,9 +26,9 @@ def inner(model: nn.Module) -> nn.Module:
 
 
 def prefix(model: nn.Module) -> str:
-    """What the wrappers put before the names of the model's parts: «module.». Names leave `_orig_mod` out."""
+    """What the wrappers put before the plain names of the model's parts: «module.»."""
     *around, _ = _layers(model)
-    return "".join(f"{name}." for name in map(_held, around) if name not in (None, "_orig_mod"))
+    return "".join(f"{name}." for name in filter(None, map(_held, around)) if plain_name(name))
 
 
 def called(model: nn.Module) -> str:
