@@ -64,8 +64,8 @@ class MeasuredCall(NamedTuple):
 class CheckSession(Session):
     """Follows the forward of a check-up. `taken` are the calls that were measured, by the place of their capture."""
 
-    def __init__(self, model: nn.Module, closely: Iterable[str], how: "HowMeasured") -> None:
-        super().__init__(model, frozenset(closely))
+    def __init__(self, model: nn.Module, closely: Iterable[str], how: "HowMeasured", *, glance: bool = False) -> None:
+        super().__init__(model, frozenset(closely), glance=glance)
         self._how = how
         self._waiting: list[Kept] = []
         self._measured: list[MeasuredCall] = []
@@ -84,6 +84,8 @@ class CheckSession(Session):
         super().add(capture, unknown)
         if is_measured_at_once(capture):
             self._waiting.append(self._kept[-1])
+            if self.glances:
+                self._measure_calls_of(capture.name)
 
     def leave(self, module: nn.Module, given: Any, result: Any) -> None:
         """Measure the calls of a module that has returned."""

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from isotherm.checkup.heads import LayerHeads, head_tables, read_heads
+from isotherm.checkup.heads import HeadTable, LayerHeads, head_tables, read_heads
 from isotherm.checkup.inputs import across_pictures
 from isotherm.checkup.looking import MEASURING, CheckSession, HowMeasured, Taken
 from isotherm.checkup.padding import with_padding
@@ -38,12 +38,19 @@ class Look(NamedTuple):
     taken: Mapping[int, Taken] = {}
 
 
-def look(model: nn.Module, batch: Batch, how: HowMeasured = HowMeasured()) -> Look:  # noqa: B008, it is frozen
+def look(
+    model: nn.Module,
+    batch: Batch,
+    how: HowMeasured = HowMeasured(),  # noqa: B008, it is frozen
+    *,
+    glance: bool = False,
+) -> Look:
     """Run one forward under the probe, and a second one if there is something to look at more closely. The caller's grad mode
-    is kept, and no capture holds on to the graph. `how` is about calls that are measured at once."""
+    is kept, and no capture holds on to the graph. `how` is about calls that are measured at once. A `glance` follows only the
+    calls of attention functions."""
 
     def follow_through(closely: Sequence[str]) -> tuple[CheckSession, Any, float]:
-        return _look(CheckSession(model, closely, how), batch)
+        return _look(CheckSession(model, closely, how, glance=glance), batch)
 
     session, output, seconds = follow_through(())
     if session.seen.suspects:
@@ -91,7 +98,14 @@ def call(model: nn.Module, batch: Batch) -> Any:
 
 
 def measured_heads(looked: Look, how: HowMeasured) -> tuple[list[RowStats], list[LayerHeads]]:
-    """The row statistics of every captured call, and its heads. What was measured while the model ran is not measured again."""
+    """The row statistics of every captured call, and its heads."""
+    measured, tables = measured_tables(looked, how)
+    return measured, read_heads(tables)
+
+
+def measured_tables(looked: Look, how: HowMeasured) -> tuple[list[RowStats], list[HeadTable]]:
+    """The row statistics of every captured call, and the numbers of its heads. What was measured while the model ran is not
+    measured again."""
     captures, taken = looked.captures, looked.taken
     new = [index for index in range(len(captures)) if index not in taken]
     wanted = [Wanted(captures[index], how.rows, [captures[index].problem.scale]) for index in new]
@@ -106,5 +120,4 @@ def measured_heads(looked: Look, how: HowMeasured) -> tuple[list[RowStats], list
     measured = [stats[index] if index in stats else taken[index].stats for index in range(len(captures))]
     fresh = sorted(stats)
     made = dict(zip(fresh, head_tables([measured[index] for index in fresh], detail=how.detail), strict=True))
-    tables = [made[index] if index in made else taken[index].heads for index in range(len(captures))]
-    return measured, read_heads(tables)
+    return measured, [made[index] if index in made else taken[index].heads for index in range(len(captures))]

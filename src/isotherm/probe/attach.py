@@ -105,7 +105,7 @@ def _module(session: Session, call: Callable[..., Any], module: nn.Module, *args
     if not outermost and not closer:
         return _followed(session, call, module, args, kwargs)
     with ExitStack() as stack:
-        if outermost:
+        if outermost and not session.glances:
             stack.enter_context(Mode(session))
         if closer:
             stack.enter_context(hidden())

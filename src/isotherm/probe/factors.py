@@ -5,7 +5,7 @@ and a normalisation changes each length differently. So the ratio of the lengths
 the projection gave tells these apart. It also identifies the projection: no other has these lengths. Costs O(tokens · d).
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Literal
 
 import torch
@@ -20,6 +20,7 @@ from isotherm.probe.lengths import (
     is_monotonic,
     matches,
     measured,
+    measured_alike,
     one_number,
     same_length,
 )
@@ -27,6 +28,8 @@ from isotherm.probe.sampled import Beside, Candidate, Sample, lengths
 
 UNTRACED = Factor(None, "untraced")
 Traced = tuple[Factor, Recorded | None]
+Shapes = tuple[tuple[torch.Size, torch.Size], ...]
+"""Of each pair, the shapes of the lengths of both sides."""
 
 
 class Tracer:
@@ -36,7 +39,19 @@ class Tracer:
     """
 
     def __init__(self) -> None:
-        self._fitted: dict[tuple[object, ...], tuple[int, Tensor]] = {}
+        self._fitted: dict[Shapes, tuple[int, Tensor]] = {}
+        self._waiting: dict[Shapes, list[Sequence[Candidate]]] = {}
+        self._measured: dict[Candidate, Match] = {}
+
+    def expect(self, samples: Iterable[Sample]) -> None:
+        """Be told of samples that will be traced. Those of the same shapes are then measured at once, where the first of them
+        fitted."""
+        self._measured, self._waiting = {}, {}
+        for sample in samples:
+            for beside in sample.frames:
+                pairs = beside.of_projections
+                if pairs:
+                    self._waiting.setdefault(_shapes(pairs), []).append(pairs)
 
     def trace(self, sample: Sample | None) -> Traced:
         """The factor, from the innermost frame that has one."""
@@ -47,7 +62,7 @@ class Tracer:
 
     def _in_frame(self, sample: Sample, beside: Beside) -> Traced | None:
         tolerance = beside.tolerance
-        projected = [pair for pair in beside.pairs if pair.record.kind == "projection"]
+        projected = beside.of_projections
         norms = [pair for pair in beside.pairs if pair.record.kind == "norm"]
         match = self._constant(projected, tolerance / 10)
         if match is not None and match.spread < tolerance:
@@ -63,13 +78,17 @@ class Tracer:
 
     def _constant(self, pairs: Sequence[Candidate], enough: float) -> Match | None:
         """The projection that `used` is nearest to, times one number. A spread below `enough` ends the search."""
-        shapes = tuple((pair.used.lengths[0].shape, pair.output.lengths[0].shape) for pair in pairs)
+        shapes = _shapes(pairs)
         before = [self._fitted[shapes]] if shapes in self._fitted else []
+        if before:
+            place, way = before[0]
+            alike = [own[place] for own in self._waiting.pop(shapes, [])]
+            self._measured |= zip(alike, measured_alike(alike, way, one_number), strict=True) if alike else ()
         heads = [
             (place, own[-1]) for place, (own, output) in enumerate(shapes) if own == output
         ]  # one block for each head
         for place, way in before or [(place, torch.arange(count).unsqueeze(0)) for place, count in heads]:
-            match = measured(pairs[place], way, one_number)
+            match = self._measured.pop(pairs[place], None) or measured(pairs[place], way, one_number)
             if match.spread < enough:
                 self._fitted[shapes] = place, way
                 return match
@@ -77,6 +96,10 @@ class Tracer:
         if found is not None and found.spread < enough:
             self._fitted[shapes] = pairs.index(found.pair), found.way.unsqueeze(0)
         return found
+
+
+def _shapes(pairs: Sequence[Candidate]) -> Shapes:
+    return tuple((pair.used.lengths[0].shape, pair.output.lengths[0].shape) for pair in pairs)
 
 
 def _found(match: Match, value: float | None, kind: Literal["constant", "per-query"]) -> Factor:

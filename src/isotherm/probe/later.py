@@ -58,9 +58,12 @@ class Later:
     def trace(self, captures: list[Capture], kept: Sequence[Kept]) -> None:
         """Trace the calls back to their projections."""
         waiting, self._unknown = self._unknown, {}
-        read([sample for one in waiting.values() for sample in one.samples()])
+        samples = [sample for one in waiting.values() for sample in one.samples()]
+        read(samples)
+        self._tracer.expect(samples)
         for place, one in waiting.items():
             kept[place].capture = captures[place] = self._traced(kept[place].capture, one)
+        self._tracer.expect(())
 
     def trace_now(self, capture: Capture, unknown: Unknown) -> Capture:
         """The capture with what was unknown of it."""

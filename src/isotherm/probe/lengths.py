@@ -73,7 +73,7 @@ def _closest(pair: Candidate, measure: Measure) -> Match | None:
     if not len(ways):
         return None
     if len(ways) > 1:
-        step, floor = -(-used.shape[1] // TOKENS_FOR_LAYOUT), _floor(projected)
+        step, floor = -(-used.shape[1] // TOKENS_FOR_LAYOUT), _floor(projected.flatten())
         some = (_ratio(used[:, ::step], projected[:, ::step], part, floor) for part in ways.split(256))
         ways = ways[torch.cat([measure(ratio, base) for ratio, base in some]).argmin()].unsqueeze(0)
     return measured(pair, ways, measure)
@@ -81,19 +81,36 @@ def _closest(pair: Candidate, measure: Measure) -> Match | None:
 
 def measured(pair: Candidate, way: Tensor, measure: Measure) -> Match:
     """One assignment [1, heads], measured on all tokens."""
-    used, projected = pair.used.lengths[0], pair.output.lengths[0]
-    ratio, base = _ratio(used, projected, way, _floor(projected))
-    return Match(pair, ratio[:, :, 0], float(measure(ratio, base)), way[0])
+    return measured_alike([pair], way, measure)[0]
+
+
+def measured_alike(pairs: Sequence[Candidate], way: Tensor, measure: Measure) -> list[Match]:
+    """One assignment [1, heads] of each of some pairs whose lengths have the same shapes. They are measured as if they were
+    assignments of one pair, because a call of PyTorch takes longer than these few numbers."""
+    used = torch.stack([pair.used.lengths[0] for pair in pairs])
+    projected = torch.stack([pair.output.lengths[0] for pair in pairs])
+    base = projected[..., way[0]]
+    floor = _floor(projected.flatten(1))[(...,) + (None,) * (base.dim() - 1)]
+    ratio, base = (one.movedim(0, 2) for one in _known(used / base, base, floor))
+    spreads = measure(ratio, base).tolist()
+    return [
+        Match(pair, ratio[:, :, i], spread, way[0]) for i, (pair, spread) in enumerate(zip(pairs, spreads, strict=True))
+    ]
 
 
 def _floor(projected: Tensor) -> Tensor:
-    return 1e-6 * projected.median()
+    """Below this a length is no evidence, for each row of lengths."""
+    return 1e-6 * projected.median(-1).values
 
 
 def _ratio(used: Tensor, projected: Tensor, ways: Tensor, floor: Tensor) -> tuple[Tensor, Tensor]:
     """Ratios [B, T, W, H], NaN where a vector is too short, and their denominators."""
     base = projected[..., ways]
-    ratio = used.unsqueeze(2) / base
+    return _known(used.unsqueeze(2) / base, base, floor)
+
+
+def _known(ratio: Tensor, base: Tensor, floor: Tensor) -> tuple[Tensor, Tensor]:
+    """The ratios, NaN where a vector is too short, and their denominators."""
     return torch.where((base > floor) & ratio.isfinite() & (ratio > 0), ratio, torch.nan), base
 
 

@@ -1,7 +1,7 @@
 """See every torch function that the model calls in Python."""
 
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 import torch
@@ -72,6 +72,11 @@ class Mode(TorchFunctionMode):
         elif name in SOFTMAXES or name in KERNELS:
             self._session.met_in_a_transform(IN_A_TRANSFORM)
         return result
+
+
+def watched(session: Session) -> AbstractContextManager[object]:
+    """See the functions of a while, also in a session that glances."""
+    return Mode(session) if session.mode is None else nullcontext()
 
 
 @contextmanager

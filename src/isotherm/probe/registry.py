@@ -21,7 +21,7 @@ from isotherm.probe import replay
 from isotherm.probe.call import Call
 from isotherm.probe.masks import Terms
 from isotherm.probe.members import modules_of
-from isotherm.probe.mode import hidden
+from isotherm.probe.mode import hidden, watched
 from isotherm.probe.owner import Place
 from isotherm.probe.sdpa import KernelCall
 from isotherm.probe.session import Session
@@ -75,7 +75,11 @@ def _attention_function(key: str, session: Session, function: Callable[..., Any]
     if not session.awake:
         return function(*args, **kwargs)
     flex = key == "flex_attention"  # it compiles itself, and must continue to
-    with session.captured_call(), session.compiling() if flex else nullcontext(), hidden() if flex else nullcontext():
+    with (
+        session.captured_call(),
+        session.compiling() if flex else nullcontext(),
+        hidden() if flex else watched(session),
+    ):
         result = function(*args, **kwargs)
     given = dict(zip(POSITIONAL, args, strict=False)) | kwargs
     module = given.get("module")
@@ -126,7 +130,7 @@ def _look_inside(session: Session, call: Call, module: Any, again: Callable[[], 
     If only the scale differs, the call is kept as it was made (its heads not repeated), with the scale it really had.
     """
     before, noticed = len(session.seen.captures), session.noticed
-    with session.rerun(module, call.q.device):
+    with session.rerun(module, call.q.device), watched(session):
         again()
     with session.own_work(module):
         inner = session.withdraw(*range(before, len(session.seen.captures)))

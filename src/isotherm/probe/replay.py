@@ -16,8 +16,14 @@ TOLERANCE = {torch.float64: 1e-4, torch.float32: 1e-4, torch.float16: 1e-2, torc
 
 def weights(problem: Problem, sink: Tensor | None, batch: int, head: int, row: int) -> Array | None:
     """One row of softmax weights [S]. None if the row sees no key or has a logit that is not finite."""
-    q, k = _numbers(problem.q[batch, head, row]), _numbers(problem.k[batch, head // problem.groups])
-    logits = (k @ q) * problem.scale
+    q, k = _together(problem.q[batch, head, row], problem.k[batch, head // problem.groups])
+    return _weights_of(problem, sink, (batch, head, row), k @ q)
+
+
+def _weights_of(problem: Problem, sink: Tensor | None, at: tuple[int, int, int], products: Array) -> Array | None:
+    """The weights of a row whose q·k are known."""
+    batch, head, row = at
+    logits = products * problem.scale
     if problem.softcap is not None:
         logits = problem.softcap * np.tanh(logits / problem.softcap)
     if problem.bias is not None:
@@ -65,10 +71,13 @@ def gives_output(problem: Problem, sink: Tensor | None, values: Tensor, output: 
     """Whether weights · values [B, Hkv, S, Dv] equals the output [B, Hq, T, Dv] that the model computed."""
     groups = problem.q.shape[1] // values.shape[1]
     for batch, head, row in sample(problem):
-        expected, got = weights(problem, sink, batch, head, row), _numbers(output[batch, head, row])
+        at = batch, head, row
+        q, got, k, value = _together(
+            problem.q[at], output[at], problem.k[batch, head // problem.groups], values[batch, head // groups]
+        )
+        expected = _weights_of(problem, sink, at, k @ q)
         if expected is None or not isfinite(got.sum()):
             continue
-        value = _numbers(values[batch, head // groups])
         if not _near(expected @ value, got, np.abs(value).max(), problem.q):
             return False
     return True
@@ -92,6 +101,16 @@ def same_weights(problem: Problem, other: Problem) -> bool:
         if expected is not None and got is not None and not _near(expected, got, got.max(), problem.q):
             return False
     return True
+
+
+def _together(*tensors: Tensor) -> list[Array]:
+    """The tensors' numbers. From a GPU they come in one copy, because each copy waits for what the GPU was given before."""
+    if len({(tensor.device, tensor.dtype) for tensor in tensors}) > 1 or not tensors[0].is_cuda:
+        return [_numbers(tensor) for tensor in tensors]
+    flat = torch.cat([tensor.detach().flatten() for tensor in tensors]).cpu().double().numpy()
+    ends = np.cumsum([tensor.numel() for tensor in tensors])
+    parts = np.split(flat, ends[:-1].tolist())
+    return [part.reshape(tensor.shape) for part, tensor in zip(parts, tensors, strict=True)]
 
 
 def _numbers(tensor: Tensor) -> Array:

@@ -61,6 +61,11 @@ class Beside:
     tolerance: float
     view_of: tuple[Factor, Recorded] | None = None
 
+    @property
+    def of_projections(self) -> list[Candidate]:
+        """The pairs with projections."""
+        return [pair for pair in self.pairs if pair.record.kind == "projection"]
+
 
 @dataclass(frozen=True, eq=False)
 class Sample:

@@ -43,17 +43,23 @@ if TYPE_CHECKING:
 
 
 class Session:
-    """The state of one probe. Adapters look only if it is `awake`, and only in its `own_work`."""
+    """The state of one probe. Adapters look only if it is `awake`, and only in its `own_work`.
+
+    One that `glances` sees calls of attention functions and attention modules only, and follows neither other modules nor
+    operations.
+    """
 
     traces = True
     """Whether q and k are traced back to their projections, which the audit of scales needs."""
     at_once = False
     """Whether they are traced back while the model runs, which waits for a GPU, and not when its forward has ended."""
 
-    def __init__(self, model: nn.Module, closely: frozenset[str] = frozenset()) -> None:
+    def __init__(self, model: nn.Module, closely: frozenset[str] = frozenset(), *, glance: bool = False) -> None:
         self.seen = Seen()
         self.model = model
         self.closely = closely
+        self.glances = glance
+        self.traces = self.traces and not glance
         self.close_look: CloseLook | None = None
         self.elsewhere: dict[str, nn.Module] = {}
         self._weights: set[int] | None = None
@@ -267,7 +273,7 @@ class Session:
 
     def enter(self, module: nn.Module) -> bool:
         """Add a frame for a module that begins its forward. False if the probe does not follow it."""
-        if self._busy or not self.here or not self.frames.belongs(module):
+        if self._busy or (self.glances and self.frames.stack) or not self.here or not self.frames.belongs(module):
             return False
         self.frames.push(module)
         return True
