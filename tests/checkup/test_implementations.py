@@ -93,7 +93,7 @@ def test_a_scale_is_compared_with_what_q_and_k_were_multiplied_with():
     assert doubled.scale == pytest.approx(1)
     noise = replace(plain, problem=replace(plain.problem, q=plain.problem.q + 0.1 * torch.randn_like(plain.problem.q)))
     (noisy,) = apart([plain], [noise])
-    size = plain.problem.q.norm() / plain.problem.q.numel() ** 0.5
+    size = float(plain.problem.q.norm()) / plain.problem.q.numel() ** 0.5
     assert noisy.direction == pytest.approx(0.1 / (size**2 + 0.01) ** 0.5, rel=0.3)
     assert inherited([noisy], [torch.tensor([[1.0, -30.0, 1, 1]]).numpy()]) == [30 * noisy.direction]
 

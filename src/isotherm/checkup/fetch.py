@@ -11,14 +11,23 @@ Values = NDArray[np.float64]
 """A table on the host. numpy needs no threads for it, which take longer to wake than to count."""
 
 
+def by_shape(tensors: Sequence[Tensor]) -> list[tuple[list[int], Tensor]]:
+    """Tensors of one shape as one, with their places: a GPU is given one thing to do for all of them."""
+    groups: dict[object, list[int]] = {}
+    for place, tensor in enumerate(tensors):
+        groups.setdefault((tensor.shape, tensor.dtype, tensor.device), []).append(place)
+    return [(places, torch.stack([tensors[place].detach() for place in places])) for places in groups.values()]
+
+
 def fetched(tables: Sequence[Tensor]) -> list[Tensor]:
     """The tables in float64 on the host, from one transfer for each device."""
     found = list(tables)
     for device in {table.device for table in tables}:
         places = [place for place, table in enumerate(tables) if table.device == device]
-        flat = torch.cat([tables[place].detach().flatten().double() for place in places]).cpu()
-        parts = flat.split([tables[place].numel() for place in places])
-        for place, part in zip(places, parts, strict=True):
+        parts = [tables[place].detach().flatten() for place in places]
+        one_dtype = len({part.dtype for part in parts}) == 1  # else float32 would hold large whole numbers
+        flat = torch.cat(parts if one_dtype else [part.double() for part in parts]).double().cpu()
+        for place, part in zip(places, flat.split([part.numel() for part in parts]), strict=True):
             found[place] = part.view(tables[place].shape)
     return found
 

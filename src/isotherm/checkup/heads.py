@@ -7,7 +7,7 @@ at once (`fetch.py`).
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from math import log
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor
@@ -132,18 +132,21 @@ def _excess(stats: RowStats) -> Tensor:
 def _record(
     number: int, numbers: Sequence[float | None], detail: HeadDetail | None, table: HeadTable, keys: int
 ) -> HeadStats:
-    of = dict(zip(COLUMNS[4 * len(SPREADS) :], numbers[4 * len(SPREADS) :], strict=True))
-    rows, empty, invalid = (int(of[name] or 0) for name in COUNTS[:3])
-    spreads: dict[str, Any] = {name: Spread(*numbers[4 * i : 4 * i + 4]) for i, name in enumerate(SPREADS)}
-    gate, fraction = spreads["jacobian_trace"].p50, spreads["entropy_fraction"].p50
-    predicted = (None, None) if detail is None else _predicted(of["logit_std"], keys)
+    max_logit, logit_std, sink, excess, interval, *counts = numbers[4 * len(SPREADS) :]
+    rows, empty, invalid, _ = (int(count or 0) for count in counts)
+    entropy, fraction, gate, top1, n_eff = (Spread(*numbers[i : i + 4]) for i in range(0, 4 * len(SPREADS), 4))
+    predicted = (None, None) if detail is None else _predicted(logit_std, keys)
     return HeadStats(
         head=number,
-        state=state(rows, invalid, gate, fraction, of["excess"] or 0.0),
-        **spreads,
-        max_logit=of["max_logit"],
-        logit_std=of["logit_std"],
-        sink=of["sink"],
+        state=state(rows, invalid, gate.p50, fraction.p50, excess or 0.0),
+        entropy=entropy,
+        entropy_fraction=fraction,
+        jacobian_trace=gate,
+        top1=top1,
+        n_eff=n_eff,
+        max_logit=max_logit,
+        logit_std=logit_std,
+        sink=sink,
         rows=rows,
         empty=empty,
         invalid=invalid,
@@ -152,7 +155,7 @@ def _record(
         predicted_entropy_fraction=predicted[1],
         detail=detail,
         rows_total=table.total,
-        entropy_interval=of["interval"],
+        entropy_interval=interval,
     )
 
 

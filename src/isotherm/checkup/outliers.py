@@ -9,7 +9,7 @@ within a layer: one head's with the others', q's with k's.
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from math import exp, isfinite, log, prod, sqrt
+from math import exp, isfinite, log, sqrt
 from statistics import median
 from typing import Literal
 
@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from isotherm.checkup import thresholds as limits
-from isotherm.checkup.fetch import fetched
+from isotherm.checkup.fetch import by_shape, fetched
 from isotherm.checkup.findings import Evidence, finding
 from isotherm.checkup.known_rules import kind_of
 from isotherm.language import Text
@@ -29,6 +29,8 @@ ROWS, COLUMNS = 16, 96
 """How many rows and columns of a head's weights are read, about, spread evenly."""
 POSITIONS = 64
 """How many positions are read for the sizes of q and k, about."""
+TOGETHER = 1 << 20
+"""Parts of so many numbers are measured together."""
 A_LAYER, A_HEAD = Text("{name}", "{name}"), Text("{name}, head {head}", "{name} 第 {head} 头")
 Projection = tuple[nn.Module | None, Tensor | None]
 """A projection and its weight; None where there is none to read."""
@@ -78,10 +80,10 @@ def outliers(model: nn.Module, captures: Sequence[Capture], layers: Sequence[Lay
     apart is not named as well."""
     first = {layer.name: layer.index for layer in reversed(layers)}
     sides = {index: _sides(model, captures[index], layers[index]) for index in sorted(first.values())}
-    numbers = iter(fetched([size for pair in sides.values() for side in pair for size in side.sizes]))
+    numbers = iter(_sizes_of([part for pair in sides.values() for side in pair for part in side.parts]))
     kinds: dict[tuple[object, ...], list[Sized]] = {}
     for index, pair in sides.items():
-        read = [[next(numbers).tolist() for _ in side.sizes] for side in pair]
+        read = [[next(numbers) for _ in side.parts] for side in pair]
         for one in _sizes(layers[index], pair, read):
             if isfinite(one.size) and one.size > 0:
                 kinds.setdefault(one.kind, []).append(one)
@@ -99,15 +101,15 @@ def outliers(model: nn.Module, captures: Sequence[Capture], layers: Sequence[Lay
 
 @dataclass(frozen=True, eq=False)
 class SideSizes:
-    """q or k of a layer: the projection that it comes from, whether the rows of its weight are known to be the heads, and what
-    is to be read, on its device: lengths of each head's vectors, then sizes of each head's weights if `by_head`, then the size
-    of the whole weight if q and k come from one."""
+    """q or k of a layer: the projection that it comes from, whether the rows of its weight are known to be the heads, and the
+    parts of which sizes are to be read: each head's vectors, then each head's weights if `by_head`, then the whole weight if q
+    and k come from one."""
 
     which: Literal["q", "k"]
     factor: Factor
     weight: Tensor | None
     by_head: bool
-    sizes: tuple[Tensor, ...]
+    parts: tuple[Tensor, ...]
 
 
 def _sides(model: nn.Module, capture: Capture, layer: Layer) -> tuple[SideSizes, SideSizes]:
@@ -124,13 +126,13 @@ def _side(
 ) -> SideSizes:
     (module, weight), heads = projection, vectors.shape[1]
     by_head = weight is not None and isinstance(module, nn.Linear) and weight.shape[0] == heads * layer.head_dim
-    sizes = [_rms(_some(vectors), (0, 2, 3))]
+    parts = [_some(vectors)]
     if weight is not None and by_head:
         rows = weight.unflatten(0, (heads, -1))
-        sizes.append(_rms(rows[:, :: max(1, layer.head_dim // ROWS), :: max(1, weight.shape[1] // COLUMNS)], (1, 2)))
+        parts.append(rows[None, :, :: max(1, layer.head_dim // ROWS), :: max(1, weight.shape[1] // COLUMNS)])
     if weight is not None and whole:
-        sizes.append(_rms(weight, (0, 1)))
-    return SideSizes(which, factor, weight, by_head, tuple(sizes))
+        parts.append(weight[None, None])
+    return SideSizes(which, factor, weight, by_head, tuple(parts))
 
 
 def _sizes(layer: Layer, sides: tuple[SideSizes, SideSizes], read: Sequence[Sequence[list[float]]]) -> Iterator[Sized]:
@@ -141,7 +143,7 @@ def _sizes(layer: Layer, sides: tuple[SideSizes, SideSizes], read: Sequence[Sequ
     q, k = median(of_q[0]), median(of_k[0])
     source = own.factor.source
     if own.weight is not None and source == other.factor.source and other.factor.kind != "normalised" and q and k:
-        whole, shape = float(of_q[-1]), tuple(own.weight.shape)  # type: ignore[arg-type]
+        whole, shape = of_q[-1][0], tuple(own.weight.shape)
         yield Sized(layer, None, "q and k", WEIGHTS, source, whole, None, shape)
         yield Sized(layer, None, "q", VECTORS, source, q / k, whole, shape)
         yield Sized(layer, None, "k", VECTORS, source, k / q, whole, shape)
@@ -172,10 +174,21 @@ def _some(vectors: Tensor) -> Tensor:
     return vectors[:, :, :: 1 + vectors.shape[2] // POSITIONS]
 
 
-def _rms(values: Tensor, over: tuple[int, ...]) -> Tensor:
-    count = prod(values.shape[axis] for axis in over)
+def _sizes_of(parts: Sequence[Tensor]) -> list[list[float]]:
+    """The root mean square of each head of each part [B, heads, rows, columns]. Large parts are not put together."""
+    small = [place for place, part in enumerate(parts) if part.numel() <= TOGETHER]
+    groups = [([small[i] for i in places], same) for places, same in by_shape([parts[place] for place in small])]
+    groups += [([place], part.detach()[None]) for place, part in enumerate(parts) if part.numel() > TOGETHER]
+    found: dict[int, list[float]] = {}
+    for (places, _), sizes in zip(groups, fetched([_rms(same) for _, same in groups]), strict=True):
+        found |= zip(places, sizes.tolist(), strict=True)
+    return [found[place] for place in range(len(parts))]
+
+
+def _rms(values: Tensor) -> Tensor:
+    """[N, B, heads, rows, columns] → [N, heads]."""
     wide = torch.promote_types(values.dtype, torch.float32)
-    return torch.linalg.vector_norm(values.detach(), dim=over, dtype=wide) / sqrt(count)
+    return torch.linalg.vector_norm(values, dim=(1, 3, 4), dtype=wide) / sqrt(values[0, :, 0].numel())
 
 
 def _projection(model: nn.Module, factor: Factor) -> Projection:

@@ -7,7 +7,7 @@ from itertools import islice
 import torch
 from torch import Tensor, nn
 
-from isotherm.checkup.fetch import fetched
+from isotherm.checkup.fetch import by_shape, fetched
 from isotherm.checkup.inputs import contents
 from isotherm.checkup.measure import Batch
 from isotherm.checkup.weights import Weights
@@ -67,8 +67,9 @@ def _looks_untrained(model: nn.Module) -> bool:
 
 def _are_initial(gains: Sequence[Tensor]) -> bool:
     """Whether there are gains, and each of them is all ones or all zeros."""
-    ends = fetched([torch.stack([gain.min(), gain.max()]) for gain in gains]) if gains else []
-    return bool(ends) and all(low == high and low in (0, 1) for low, high in (one.tolist() for one in ends))
+    same = by_shape([gain.flatten() for gain in gains])
+    ends = fetched([torch.stack(one.aminmax(dim=1), 1) for _, one in same])
+    return bool(ends) and all(low == high and low in (0, 1) for one in ends for low, high in one.tolist())
 
 
 def _gains(norm: nn.Module) -> Iterator[Tensor]:

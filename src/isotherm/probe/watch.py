@@ -65,7 +65,7 @@ class Watch:
         if self._trails.data or self._shares.any:
             return True
         remakes = name in REMADE or (name in VIEWS and self._weights.remade)
-        if remakes and args and self.session.awake and args[0] in self._weights:
+        if remakes and args and args[0] in self._weights and self.session.awake:
             return True
         if name in OUTER and isinstance(result, Tensor):
             self._note_outer(args, result)
