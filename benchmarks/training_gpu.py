@@ -1,10 +1,11 @@
 """Times what a user of `attention` waits for on a GPU: training steps, plain calls, and head dimensions of many models.
 
-Every row of the tables that this script prints is a ratio to PyTorch's `scaled_dot_product_attention` in the same place,
-taken in turns. Training: GPT-2 small, 16 × 1,024 tokens, bfloat16, with three statistics of every layer summed up in every
-step; eight steps are queued one after another, as by a loop that reads its loss now and then, or each step is waited for.
-Calls: queued one after another without waiting, so that Python counts where it is slower than the GPU. Graphs: replays of
-one call as a CUDA graph, where Python counts for nothing.
+Every row of the tables that this script prints is a ratio to the first way of its place, taken in turns: PyTorch's
+`scaled_dot_product_attention` or, where blocks of keys are hidden, FlexAttention with the same block mask. Training: GPT-2
+small, 16 × 1,024 tokens, bfloat16, with three statistics of every layer summed up in every step; eight steps are queued one
+after another, as by a loop that reads its loss now and then, or each step is waited for. Calls: queued one after another
+without waiting, so that Python counts where it is slower than the GPU. Graphs and blocks: replays of one call as a CUDA
+graph, where Python counts for nothing.
 
     python benchmarks/training_gpu.py --commit $(git rev-parse HEAD) --out benchmarks/results/training_h200
 """
@@ -17,11 +18,13 @@ import time
 import traceback
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 import triton
 from torch import Tensor, nn
+from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 
 import isotherm
 
@@ -173,6 +176,32 @@ def graphs(shape: tuple[int, ...], *, causal: bool) -> Times:
     return in_turns({name: replay(way) for name, way in ways.items()}, turns=40)
 
 
+def blocks(hides: str) -> Times:
+    """Milliseconds of graph replays of causal calls with packed documents or a window, which hide whole blocks of keys."""
+    b, h, n, d = BLOCKS_SHAPE
+    q, k, v = draw(b, h, h, n, d, d)
+    place = torch.arange(n, device="cuda") // (n // DOCUMENTS)
+
+    def visible(_: Tensor, __: Tensor, i: Tensor, j: Tensor) -> Tensor:
+        near = place[i] == place[j] if hides == "documents" else i - j < WINDOW
+        return (i >= j) & near
+
+    mask = create_block_mask(visible, None, None, n, n, device="cuda")
+    flex = torch.compile(flex_attention, dynamic=False)
+    starts = torch.arange(0, n + 1, n // DOCUMENTS, device="cuda")
+    asked: dict[str, Any] = {"documents": starts} if hides == "documents" else {"window": WINDOW}
+    ways: dict[str, Callable[[], object]] = {
+        "flex": lambda: flex(q, k, v, block_mask=mask),
+        "statistics": lambda: isotherm.attention(q, k, v, causal=True, stats=True, **asked),
+        "no statistics": lambda: isotherm.attention(q, k, v, causal=True, impl="triton", **asked),
+    }
+    with torch.no_grad():
+        apart = (ways["flex"]() - ways["statistics"]().output).abs().max()  # type: ignore[operator,attr-defined]
+        if not apart < 2e-2:
+            raise AssertionError(f"other numbers than FlexAttention's, not timed: {float(apart)}")
+        return in_turns({name: replay(way) for name, way in ways.items()}, turns=40)
+
+
 def replay(way: Callable[[], object]) -> Callable[[], object]:
     """The calls of a function as a graph."""
     for _ in range(2):
@@ -200,8 +229,16 @@ GRAPHS = {
 """Shapes and whether they are causal."""
 
 
+BLOCKS_SHAPE = 1, 16, 8192, 128
+DOCUMENTS, WINDOW = 16, 1024
+BLOCKS = {
+    "16 documents, h 16 n 8,192 d 128, causal": "documents",
+    "a window of 1,024, h 16 n 8,192 d 128, causal": "window",
+}
+
+
 def rows(only: set[str]) -> list[dict[str, object]]:
-    """Every row of the table: kind, what, way, milliseconds and the ratio to sdpa."""
+    """Every row of the table: kind, what, way, milliseconds and the ratio to the first way."""
     jobs: list[tuple[str, Callable[[], dict[str, Times]]]] = []
     for compiled in (True, False):
         what = "GPT-2 small, 16 × 1,024, " + ("compiled" if compiled else "eager")
@@ -216,6 +253,8 @@ def rows(only: set[str]) -> list[dict[str, object]]:
             jobs.append(("calls", lambda n=name, s=shape, b=back: {n: calls(s, causal=True, backward=b)}))  # type: ignore[misc]
     for what, (shape, causal) in GRAPHS.items():
         jobs.append(("graphs", lambda n=what, s=shape, c=causal: {n: graphs(s, causal=c)}))  # type: ignore[misc]
+    for what, hides in BLOCKS.items():
+        jobs.append(("blocks", lambda n=what, of=hides: {n: blocks(of)}))  # type: ignore[misc]
     table: list[dict[str, object]] = []
     for kind, job in jobs:
         if only and kind not in only:
@@ -227,7 +266,7 @@ def rows(only: set[str]) -> list[dict[str, object]]:
             continue
         for what, found in every.items():
             for way, ms in found.items():
-                ratio = ms / found["sdpa"] if "sdpa" in found else float("nan")
+                ratio = ms / next(iter(found.values()))
                 table.append({"kind": kind, "what": what, "way": way, "ms": round(ms, 4), "ratio": round(ratio, 3)})
             print(f"{kind}: {what}: " + ", ".join(f"{way} {ms:.3f}" for way, ms in found.items()), flush=True)
             print("    ratios: " + ", ".join(f"{r['way']} {r['ratio']}" for r in table[-len(found) :]), flush=True)
@@ -239,7 +278,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--commit", default="")
     parser.add_argument("--out", type=Path)
-    parser.add_argument("--only", action="append", default=[], choices=("training", "calls", "graphs"))
+    parser.add_argument("--only", action="append", default=[], choices=("training", "calls", "graphs", "blocks"))
     given = parser.parse_args()
     table = rows(set(given.only))
     if given.out is None:
