@@ -98,6 +98,8 @@ def _module(session: Session, call: Callable[..., Any], module: nn.Module, *args
     """Follow a module's call. Hooks would not do: PyTorch leaves its fused paths for a hook on a module, and compiled modules
     warn about a global one."""
     outermost = not session.frames.stack
+    if session.glances and not outermost:
+        return call(module, *args, **kwargs)
     if not session.enter(module):
         with session.aside.during(module, session.passes_by) if outermost else nullcontext():
             return call(module, *args, **kwargs)

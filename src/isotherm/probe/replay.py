@@ -11,13 +11,15 @@ from isotherm.ops import Problem
 
 Array = NDArray[np.float64]
 
+SMALL = 1 << 20
+"""Matrices of no more numbers are multiplied without threads."""
 TOLERANCE = {torch.float64: 1e-4, torch.float32: 1e-4, torch.float16: 1e-2, torch.bfloat16: 3e-2}
 
 
 def weights(problem: Problem, sink: Tensor | None, batch: int, head: int, row: int) -> Array | None:
     """One row of softmax weights [S]. None if the row sees no key or has a logit that is not finite."""
     q, k = _together(problem.q[batch, head, row], problem.k[batch, head // problem.groups])
-    return _weights_of(problem, sink, (batch, head, row), k @ q)
+    return _weights_of(problem, sink, (batch, head, row), _times(k, q))
 
 
 def _weights_of(problem: Problem, sink: Tensor | None, at: tuple[int, int, int], products: Array) -> Array | None:
@@ -36,6 +38,12 @@ def _weights_of(problem: Problem, sink: Tensor | None, at: tuple[int, int, int],
     shares = np.exp(logits - top) if seen is None else np.where(seen, np.exp(np.minimum(logits - top, 0)), 0.0)
     mass: Array = shares / (shares.sum() + (0.0 if sink is None else exp(float(sink[head]) - top)))
     return mass
+
+
+def _times(matrix: Array, vector: Array) -> Array:
+    """matrix · vector. The threads of a BLAS take longer to wake than small ones take to multiply."""
+    product: Array = matrix @ vector if matrix.size > SMALL else np.einsum("ij,j->i", matrix, vector)
+    return product
 
 
 def _seen(problem: Problem, batch: int, head: int, row: int) -> NDArray[np.bool_] | None:
@@ -75,10 +83,10 @@ def gives_output(problem: Problem, sink: Tensor | None, values: Tensor, output: 
         q, got, k, value = _together(
             problem.q[at], output[at], problem.k[batch, head // problem.groups], values[batch, head // groups]
         )
-        expected = _weights_of(problem, sink, at, k @ q)
+        expected = _weights_of(problem, sink, at, _times(k, q))
         if expected is None or not isfinite(got.sum()):
             continue
-        if not _near(expected @ value, got, np.abs(value).max(), problem.q):
+        if not _near(_times(value.T, expected), got, np.abs(value).max(), problem.q):
             return False
     return True
 

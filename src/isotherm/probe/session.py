@@ -273,7 +273,7 @@ class Session:
 
     def enter(self, module: nn.Module) -> bool:
         """Add a frame for a module that begins its forward. False if the probe does not follow it."""
-        if self._busy or (self.glances and self.frames.stack) or not self.here or not self.frames.belongs(module):
+        if self._busy or not self.here or not self.frames.belongs(module):
             return False
         self.frames.push(module)
         return True
