@@ -66,13 +66,13 @@ OUTPUT = {
         32: Tuning(64, 128, 2, 4, 168),
         64: Tuning(64, 128, 2, 4, 168, 64),
         128: Tuning(64, 64, 3, 4, 168),
-        256: Tuning(128, 64, 2, 8),
+        256: Tuning(64, 128, 1, 4),
     },
     True: {
         32: Tuning(64, 64, 2, 4, 128),
         64: Tuning(64, 64, 2, 4, 128, 16),
         128: Tuning(64, 64, 3, 4, 168),
-        256: Tuning(128, 64, 2, 8),
+        256: Tuning(64, 128, 1, 4),
     },
 }
 """By causality, then by head dimension: with output; below, statistics alone."""
