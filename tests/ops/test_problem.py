@@ -36,6 +36,13 @@ def test_a_block_and_the_counts_are_those_of_the_matrix(causal, window):
             assert (geometry is False) == (not block.any())
 
 
+def test_what_is_added_to_a_position_fits_32_bits():
+    """Compilers of GPU code index in 32 bits: a step of more than these in a compiled rule by position does not compile."""
+    for window in (None, 1, 5, 1 << 30):
+        seen = Visibility(torch.arange(7), 7, causal=False, window=window)
+        assert max(seen.behind, seen.ahead) + (1 << 30) <= 1 << 31
+
+
 def test_log_n_counts_the_keys_of_a_window():
     """Queries at 0, 1 and 2 of a causal window of 2 see 1, 2 and 2 keys: ln 2/ln 2 = 1 is the multiplier of each."""
     g = torch.Generator().manual_seed(0)

@@ -230,7 +230,9 @@ def _opened(
             refuse_strangers(connection, path)
             ownership.take(connection, path)
             connection.execute("PRAGMA synchronous = NORMAL")
-            connection.executemany("UPDATE meta SET value = ?2 WHERE key = ?1", list(meta.items()))
+            connection.executemany(
+                "UPDATE meta SET value = :value WHERE key = :key", [{"key": key, "value": meta[key]} for key in meta]
+            )
             connection.execute(f"PRAGMA busy_timeout = {round(PATIENCE * 1000)}")
             last = connection.execute("SELECT max(step) FROM reading").fetchone()[0]
             return connection, rows.layers_in(connection), last

@@ -129,7 +129,7 @@ def check_window(window: int | None) -> int | None:
             "window", Text("a whole number of keys, at least 1", "至少为 1 的整数（键数）"), got=shown(window)
         )
     if window is not None and window > UNLIMITED:
-        expected = Text("at most 2^60 keys (None: every key)", "至多 2^60 个键（None 表示不限）")
+        expected = Text("at most 2^30 keys (None: every key)", "至多 2^30 个键（None 表示不限）")
         raise ArgumentError("window", expected, got=shown(window))
     return window
 

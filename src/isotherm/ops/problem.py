@@ -11,8 +11,8 @@ from isotherm.stats import RowStats
 
 MASK_AT_ONCE = 1 << 20
 """Mask entries read at once when visible keys are counted."""
-UNLIMITED = 1 << 60
-"""How far a query without a window sees: more keys than any tensor has."""
+UNLIMITED = 1 << 30
+"""How far a query without a window sees: beyond any key, and a sum with a position fits 32 bits, in which compilers index."""
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ class Visibility:
     @property
     def behind(self) -> int:
         """How far back a query sees."""
-        return UNLIMITED if self.window is None else self.window - 1
+        return UNLIMITED if self.window is None else min(self.window - 1, UNLIMITED)
 
     @property
     def ahead(self) -> int:

@@ -6,9 +6,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from isotherm.ops.problem import UNLIMITED
+
 HERE = nullcontext()
-FAR = 1 << 30
-"""A distance beyond any key that still fits 32 bits when it is added to a position."""
 
 
 class AttentionCall(NamedTuple):
@@ -70,7 +70,7 @@ class AttentionCall(NamedTuple):
     @property
     def behind(self) -> int:
         """How far back a query sees."""
-        return FAR if self.window == 0 else min(self.window - 1, FAR)
+        return UNLIMITED if self.window == 0 else min(self.window - 1, UNLIMITED)
 
     @property
     def ahead(self) -> int:

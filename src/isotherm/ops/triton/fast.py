@@ -72,7 +72,7 @@ OUTPUT = {
         32: Tuning(64, 64, 2, 4, 128),
         64: Tuning(64, 64, 2, 4, 128, 16),
         128: Tuning(64, 64, 3, 4, 168),
-        256: Tuning(64, 128, 1, 4),
+        256: Tuning(64, 64, 3, 4),
     },
 }
 """By causality, then by head dimension: with output; below, statistics alone."""

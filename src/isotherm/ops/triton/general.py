@@ -41,7 +41,7 @@ def tile_size(call: AttentionCall, *, backward: bool = False) -> TileSize:
         return TileSize(32, 32, 4, 1) if wide > 64 or backward else TileSize(64, 32, 8, 2)
     if wide == 256:
         return TileSize(32, 32, 4, 1) if backward else TileSize(64, 32, 4, 2)
-    if call.documents is not None and not backward:
+    if call.documents is not None and wide == 128 and not backward:
         return TileSize(64, 32, 4, 3)  # documents are short, so that many tiles are seen in part
     return TileSize(64, 64, 4, 2 if backward else 3)
 
