@@ -1,8 +1,9 @@
 """Times a check on a GPU against one forward of the same model: time, peak memory, and the first check in a process.
 
 The model is a random Llama of one billion parameters in bfloat16, which returns the logits of the last token only. «Look» is
-a check without what-if and without comparing implementations; «whole» is the default. A check repeats, and the best time
-counts. «In a new process» is its first check, with Triton's cache on disk warm: kernels are loaded and tapes recorded then.
+a check without what-if and without comparing implementations; «whole» is the default. All take turns, and the best time of
+each counts. «In a new process» is its first check, with Triton's cache on disk warm: kernels are loaded and tapes recorded
+then.
 
     python benchmarks/check_gpu.py --commit $(git rev-parse HEAD)
 """
@@ -46,17 +47,14 @@ def llama() -> nn.Module:
     return LlamaForCausalLM(config).to("cuda", torch.bfloat16).eval()
 
 
-def measured(work: Callable[[], object], rounds: int) -> Measured:
-    """The shortest time of several, the GPU's part included, and the most memory."""
+def measured(work: Callable[[], object]) -> Measured:
+    """The time of one call, the GPU's part included, and the most memory."""
     torch.cuda.reset_peak_memory_stats()
-    times = []
-    for _ in range(rounds):
-        torch.cuda.synchronize()
-        start = time.perf_counter()
-        work()
-        torch.cuda.synchronize()
-        times.append(time.perf_counter() - start)
-    return min(times), torch.cuda.max_memory_allocated() / 2**20
+    torch.cuda.synchronize()
+    start = time.perf_counter()
+    work()
+    torch.cuda.synchronize()
+    return time.perf_counter() - start, torch.cuda.max_memory_allocated() / 2**20
 
 
 def batch_of(length: int) -> dict[str, Any]:
@@ -65,17 +63,20 @@ def batch_of(length: int) -> dict[str, Any]:
 
 
 def rows_of(model: nn.Module, length: int) -> list[list[Any]]:
-    """The rows of one length."""
+    """The rows of one length. All ways take turns, because a GPU that has been idle is slow at first."""
     import isotherm
 
-    batch, rounds = batch_of(length), 1 if length > 100_000 else 4
-    model(**batch)
-    forward, held = measured(lambda: model(**batch), 2 * rounds)
-    rows: list[list[Any]] = [[length, "forward", 1e3 * forward, 1.0, held, 1.0]]
+    batch, rounds = batch_of(length), 2 if length > 100_000 else 5
+    ways: dict[str, Callable[[], object]] = {"forward": lambda: model(**batch)}
     for name, options in CHECKS.items():
-        isotherm.check(model, batch, **options)  # compiles
-        best, most = measured(lambda options=options: isotherm.check(model, batch, **options), rounds)  # type: ignore[misc]
-        rows.append([length, name, 1e3 * best, best / forward, most, most / held])
+        ways[name] = lambda options=options: isotherm.check(model, batch, **options)  # type: ignore[misc]
+    for way in ways.values():  # compiles
+        way()
+    turns = [{name: measured(way) for name, way in ways.items()} for _ in range(rounds)]
+    best = {name: tuple(map(min, zip(*(turn[name] for turn in turns), strict=True))) for name in ways}
+    (forward, held), rows = best["forward"], []
+    for name, (seconds, most) in best.items():
+        rows.append([length, name, 1e3 * seconds, seconds / forward, most, most / held])
     for row in rows:
         print("\t".join(f"{cell:.4g}" if isinstance(cell, float) else str(cell) for cell in row), flush=True)
     return rows
@@ -87,7 +88,7 @@ def first_check(length: int) -> None:
 
     model, batch = llama(), batch_of(length)
     model(**batch)
-    print(measured(lambda: isotherm.check(model, batch), 1)[0])
+    print(measured(lambda: isotherm.check(model, batch))[0])
 
 
 def provenance(commit: str) -> dict[str, object]:

@@ -101,6 +101,19 @@ CALLS = {
     "en": ("`attention`, plain calls", "output and statistics", "with gradients", "`rows=64`"),
     "zh": ("`attention`，普通调用", "输出与统计", "含梯度", "`rows=64`"),
 }
+SHAPES = {
+    "en": ("shapes, graph replays", "output and statistics", "compared with"),
+    "zh": ("形状，CUDA 图重放", "输出与统计", "相比于"),
+}
+PEERS = {"sdpa": "`scaled_dot_product_attention`", "flex": "FlexAttention"}
+IN_CHINESE = {
+    "16 documents, ": "16 篇文档，",
+    "a window of 1,024, ": "窗口 1,024，",
+    " heads, ": " 头，",
+    ", causal": "，因果",
+    ", n ": "，n ",
+    ", v ": "，v ",
+}
 WATCHED = {
     "en": ("GPT-2 small, 16 × 1,024 tokens", "a step is read every", "rows of each head", "time", "memory"),
     "zh": ("GPT-2 small，16 × 1,024 个词元", "读数间隔（步）", "每头的行数", "时间", "内存"),
@@ -172,7 +185,7 @@ def tables(language: str) -> str:
 
 
 def used(language: str) -> str:
-    """What a user waits for, in Markdown: checks, training steps and plain calls."""
+    """What a user waits for, in Markdown: checks, training steps, plain calls, and shapes of many models."""
     which = language == "zh"
     found = {(int(row["n"]), row["what"]): row for row in rows("check_gpu")}
     checks = [
@@ -204,8 +217,21 @@ def used(language: str) -> str:
         )
         for shape in shapes
     ]
-    parts = (CHECKS, checks), (TRAINING, training), (CALLS, calls)
+    peers = {row["what"]: row["way"] for row in rows("shapes_gpu") if row["way"] in PEERS}
+    replays = [
+        (described(row["what"], language), f"{float(row['ratio']):.2f}", PEERS[peers[row["what"]]])
+        for row in rows("shapes_gpu")
+        if row["way"] == "statistics"
+    ]
+    parts = (CHECKS, checks), (TRAINING, training), (CALLS, calls), (SHAPES, replays)
     return "\n\n".join("\n".join(markdown(heads[language], body)) for heads, body in parts)
+
+
+def described(what: str, language: str) -> str:
+    """A shape in words."""
+    for english, chinese in IN_CHINESE.items() if language == "zh" else ():
+        what = what.replace(english, chinese)
+    return what
 
 
 def watched(language: str) -> str:
