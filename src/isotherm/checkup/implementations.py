@@ -99,8 +99,8 @@ def _said(error: Exception) -> str:
 
 
 def _measured(model: nn.Module, batch: Batch, rows: int | None, alike: Sequence[Capture]) -> Seen:
-    """The calls of one forward. A glance sees those of the attention functions that a model looks up by name, at a third of the
-    price; if they are not the same calls as `alike`, everything is followed."""
+    """The calls of one forward. A glance sees those of the attention functions that a model looks up by name; if they are not
+    the same calls as `alike`, everything is followed."""
     how = HowMeasured(rows)
     looked = look(model, batch, how, glance=True)
     if _calls(looked.captures) != _calls(alike):
