@@ -35,14 +35,14 @@ HALF_PRECISION_ROOM = 5.0
 """How much wider the tolerance is for models in half precision."""
 
 
-class Side(NamedTuple):
+class Compared(NamedTuple):
     """The calls of one forward, and their statistics."""
 
     captures: Sequence[Capture]
     statistics: Sequence[Numbers]
 
 
-NOTHING = Side((), ())
+NOTHING = Compared((), ())
 
 
 def compare_implementations(
@@ -56,7 +56,7 @@ def compare_implementations(
     current = " + ".join(dict.fromkeys(part.config._attn_implementation for part in parts))
     half = next(model.parameters()).dtype.itemsize < 4
     tolerance = SAME_STATISTICS.value * (HALF_PRECISION_ROOM if half else 1.0)
-    seen = Side(captures, of_layers(present))
+    seen = Compared(captures, of_layers(present))
     found = [
         _compared(model, batch, rows, seen, (current, other), tolerance)
         for other in IMPLEMENTATIONS
@@ -67,7 +67,7 @@ def compare_implementations(
 
 
 def _compared(
-    model: nn.Module, batch: Batch, rows: int | None, present: Side, names: tuple[str, str], tolerance: float
+    model: nn.Module, batch: Batch, rows: int | None, present: Compared, names: tuple[str, str], tolerance: float
 ) -> Comparison | NotCompared:
     """Compare two implementations on the batch, or on a piece of it: on ever smaller ones while memory runs out."""
     most = ENTRIES
@@ -98,7 +98,7 @@ def _said(error: Exception) -> str:
     return f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
 
 
-def _measured(model: nn.Module, batch: Batch, rows: int | None, alike: Sequence[Capture]) -> Side:
+def _measured(model: nn.Module, batch: Batch, rows: int | None, alike: Sequence[Capture]) -> Compared:
     """The calls of one forward. A glance sees those of the attention functions that a model looks up by name; if they are not
     the same calls as `alike`, everything is followed."""
     how = HowMeasured(rows)
@@ -108,7 +108,7 @@ def _measured(model: nn.Module, batch: Batch, rows: int | None, alike: Sequence[
     elif looked.captures[0].queries == alike[0].queries:  # on the same batch the same queries are padding
         same = zip(looked.captures, alike, strict=True)
         looked = looked._replace(captures=[replace(one, padded=other.padded) for one, other in same])
-    return Side(looked.captures, of_tables(measured_tables(looked, how)[1]))
+    return Compared(looked.captures, of_tables(measured_tables(looked, how)[1]))
 
 
 def _calls(captures: Sequence[Capture]) -> list[tuple[str, object]]:
