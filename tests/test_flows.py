@@ -54,6 +54,7 @@ COMMANDS = {
     "isotherm tune": "-m isotherm tune --text README.md --lengths 16 --documents 4",
     "isotherm sweep": "-m isotherm sweep {folder}/spec.toml --store {folder}/store --quick --workers 1",
 }
+SLOW = "isotherm set", "isotherm explain", "isotherm tune", "isotherm sweep"
 MOST_STEPS = 11
 
 
@@ -106,7 +107,7 @@ def test_design_tells_these_flows():
     assert all(3 <= len(steps) <= MOST_STEPS for steps in told().values())
 
 
-@pytest.mark.parametrize("flow", COMMANDS)
+@pytest.mark.parametrize("flow", [pytest.param(flow, marks=[pytest.mark.slow] * (flow in SLOW)) for flow in COMMANDS])
 def test_a_flow_goes_as_told(flow, tmp_path):
     steps, files = told()[flow], entered(COMMANDS[flow], tmp_path)
     assert [step for step in steps if step not in files] == []

@@ -160,7 +160,9 @@ def stopped(number, delay, *words):
         yield process, *process.communicate(timeout=20)
 
 
-@pytest.mark.parametrize("delay", [0.03, 0.1, 0.3, 0.6, 1.0, 1.5, 2.2, 3.0])
+@pytest.mark.parametrize(
+    "delay", [0.03, 0.1, 0.3, 0.6, 1.0, *(pytest.param(late, marks=pytest.mark.slow) for late in (1.5, 2.2, 3.0))]
+)
 def test_ctrl_c_ends_a_check_at_any_moment(delay, tmp_path):
     with stopped(signal.SIGINT, delay, "check", "--html", str(tmp_path / "page.html")) as (process, out, err):
         if "page.html" in out:

@@ -34,6 +34,7 @@ def bits(outcomes):
     return [json.dumps(to_plain(outcome.timed.record)) for outcome in outcomes]
 
 
+@pytest.mark.slow
 def test_parallel_and_serial_give_the_same_records_bit_for_bit(toy):
     orders = [toy(name, seed=seed) for name, seed in (("one", 1), ("two", 2), ("three", 3))]
     serial = run(orders, jobs=1, fresh=True)
@@ -55,6 +56,7 @@ def test_a_finished_claim_is_kept_and_found_again(toy, own_cache):
     assert [path.name.rsplit(".", 2)[0] for path in own_cache.iterdir()] == ["one.quick.cpu"]
 
 
+@pytest.mark.slow
 def test_fresh_measures_again_and_keeps_the_new_one(toy):
     order = toy("one")
     run([order])
@@ -76,6 +78,7 @@ def test_the_code_version_covers_data_in_a_folder_of_the_lab(monkeypatch, tmp_pa
     assert {path.name for path in reached} == {"claim_of_ours.py", "__init__.py", "run.json"}
 
 
+@pytest.mark.slow
 def test_a_record_given_makes_another_result_and_the_same_record_finds_it_again(toy, tmp_path):
     path = tmp_path / "sweep.json"
     path.write_text("{}")
@@ -97,6 +100,7 @@ def test_another_size_or_device_is_another_entry(toy, change):
     assert len(paths) == 2
 
 
+@pytest.mark.slow
 def test_a_change_of_the_code_makes_it_run_again(toy, own_cache):
     order = toy("one")
     run([order])
@@ -128,6 +132,7 @@ DAMAGE = {
 }
 
 
+@pytest.mark.slow
 def test_a_corrupt_entry_is_recognised_and_redone(toy, own_cache):
     order = toy("one")
     first = run([order])[0]

@@ -67,6 +67,7 @@ def test_every_field_is_measured():
     assert len(named) > 70
 
 
+@pytest.mark.slow
 def test_the_numbers_on_record_are_measured_again():
     again = numbers.measure()
     on_record = measured().fields

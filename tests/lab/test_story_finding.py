@@ -46,9 +46,8 @@ def test_a_copy_has_its_logits_multiplied_and_the_model_stays_as_it_was(loaded):
     assert len(scaled) == 6
 
 
-@pytest.mark.parametrize(
-    "parts", [(6,), pytest.param(finding.PARTS, marks=pytest.mark.slow)], ids=["one factor", "every factor"]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("parts", [(6,), finding.PARTS], ids=["one factor", "every factor"])
 def test_recorded_factors_are_measured_again(loaded, parts):
     on_record = measured().finding
     points = [on_record.points[finding.PARTS.index(part)] for part in parts]

@@ -434,8 +434,8 @@ def test_errors_are_chinese_when_asked(monkeypatch):
     [
         {"stats": True},
         {"stats": True, "impl": "blockwise"},
-        {"rows": 3},
-        {"rows": torch.tensor([4, 1])},
+        pytest.param({"rows": 3}, marks=pytest.mark.slow),
+        pytest.param({"rows": torch.tensor([4, 1])}, marks=pytest.mark.slow),
         {"stats": True, "bias": torch.zeros(5, 5).fill_diagonal_(-torch.inf)},
     ],
     ids=["statistics", "tiles", "some rows", "these rows", "bias"],

@@ -424,7 +424,11 @@ def test_an_interrupt_while_the_models_own_no_grad_ends():
 
 
 @REPORTED_ONLY
-@pytest.mark.parametrize("make", MAKERS[:4], ids=["nano", "encoder", "own", "llama"])
+@pytest.mark.parametrize(
+    "make",
+    [pytest.param(make, marks=[pytest.mark.slow] * (make is MAKERS[1])) for make in MAKERS[:4]],
+    ids=["nano", "encoder", "own", "llama"],
+)
 def test_an_interrupt_at_any_line_of_a_look(make: Callable[[], tuple[nn.Module, Any]]):
     model, batch = make()
     batch = batch if isinstance(batch, dict) else {"x" if make in (nano, own) else "src": batch}

@@ -176,7 +176,9 @@ def test_a_finding_leads_to_its_head(opened):
     assert "head 4" in page.locator("#detail h3").inner_text()
 
 
-@pytest.mark.parametrize("make", [records.gpt2, records.giant], ids=lambda make: make.__name__)
+@pytest.mark.parametrize(
+    "make", [records.gpt2, pytest.param(records.giant, marks=pytest.mark.slow)], ids=lambda make: make.__name__
+)
 def test_chinese_leaves_no_english(opened, make):
     page = opened(records.with_gradient(make())).page
     before = page.locator("#page").inner_text()

@@ -43,6 +43,7 @@ def test_a_batch_in_pieces_learns_the_same(tsv, plain, tmp_path, pieces):
     assert losses(tmp_path / "run") == pytest.approx(losses(plain), rel=2e-4)
 
 
+@pytest.mark.slow
 def test_two_processes_learn_the_same_as_one(tsv, plain, tmp_path):
     """`torchrun` with gloo for the first steps; what it saved then goes on in one process."""
     changes = {"model__dropout": 0.0, "run__accumulate": 2}

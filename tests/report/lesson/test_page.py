@@ -540,7 +540,7 @@ new PerformanceObserver(note).observe({ type: "layout-shift", buffered: true });
 """
 
 
-@pytest.mark.parametrize("width", [390, 1280])
+@pytest.mark.parametrize("width", [390, pytest.param(1280, marks=pytest.mark.slow)])
 def test_nothing_moves_while_the_page_comes_to_life(lesson, width):
     page = lesson(fresh=True, viewport={"width": width, "height": 800})
     page.context.add_init_script(SHIFTS)
@@ -569,6 +569,7 @@ MOVED = """async (name) => {
 }"""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("width", "language"), [(1440, "en"), (360, "en"), (360, "zh")])
 def test_nothing_moves_while_a_control_moves(lesson, width, language):
     page = lesson(f"#lang={language}", viewport={"width": width, "height": 900})
@@ -622,6 +623,7 @@ def test_a_control_answers_within_fifty_milliseconds(lesson, name):
 PHONES = [(360, "en"), (390, "en"), (390, "zh"), (360, "zh")]
 
 
+@pytest.mark.slow
 def test_a_phone_scrolls_one_way_and_its_axes_can_be_read(lesson):
     page = lesson(viewport={"width": 360, "height": 780}, has_touch=True, is_mobile=True)
     for width, language in PHONES:

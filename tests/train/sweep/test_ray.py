@@ -56,7 +56,9 @@ def test_a_sweep_survives_the_death_of_a_worker_and_of_a_node_and_equals_the_loc
     assert {outcome.seconds for outcome in there.outcomes} != {outcome.seconds for outcome in here.outcomes}
 
 
-@pytest.mark.parametrize("listening", [False, True], ids=["nobody there", "somebody else there"])
+@pytest.mark.parametrize(
+    "listening", [False, pytest.param(True, marks=pytest.mark.slow)], ids=["nobody there", "somebody else there"]
+)
 def test_an_address_where_no_cluster_answers_is_refused_within_seconds(listening):
     with socket.socket() as other:
         other.bind(("127.0.0.1", 0))
