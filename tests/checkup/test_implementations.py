@@ -90,7 +90,7 @@ def test_a_scale_is_compared_with_what_q_and_k_were_multiplied_with():
     (same,), (doubled,) = (apart([plain], [captured(scale, 0.5)]) for scale in (2.0, 4.0))
     assert same.direction == pytest.approx(0, abs=1e-6)
     assert same.scale == pytest.approx(0, abs=1e-5)
-    assert doubled.scale == pytest.approx(1)
+    assert doubled.scale == pytest.approx(0.5)
     noise = replace(plain, problem=replace(plain.problem, q=plain.problem.q + 0.1 * torch.randn_like(plain.problem.q)))
     (noisy,) = apart([plain], [noise])
     size = float(plain.problem.q.norm()) / plain.problem.q.numel() ** 0.5

@@ -32,7 +32,7 @@ TOKENS = 256
 
 class Apart(NamedTuple):
     """How far a layer's q and k under one implementation are from a multiple of those under the other, as a part of their
-    size; and by what the effective multiplier of q·k differs. Both are 0 where they cannot be compared."""
+    size; and the relative difference of the effective multiplier of q·k. Both are 0 where they cannot be compared."""
 
     direction: float = 0.0
     scale: float = 0.0
@@ -59,7 +59,7 @@ def apart(one: Sequence[Capture], other: Sequence[Capture]) -> list[Apart]:
     found = []
     for (a, b), gap, factor in zip(pairs, directions.sum(0), factors.prod(0), strict=True):
         ratio = b.problem.scale * factor / a.problem.scale if a.problem.scale else np.nan
-        found.append(Apart(float(gap), abs(float(ratio) - 1) if np.isfinite(ratio) and ratio > 0 else 0.0))
+        found.append(Apart(float(gap), 1 - float(min(ratio, 1 / ratio)) if np.isfinite(ratio) and ratio > 0 else 0.0))
     return found
 
 
