@@ -28,6 +28,7 @@ COMMANDS = {
     "report as JSON": ["check", "REPORT", "--json"],
     "demo": ["demo", "--keys", "2"],
 }
+NAMES = [pytest.param(name, marks=[pytest.mark.slow] * (place > 3)) for place, name in enumerate(COMMANDS)]
 FINDS = {"report", "report as JSON"}  # exit with 1, because the record holds findings
 
 
@@ -43,7 +44,7 @@ def start(words, **streams):
     return subprocess.Popen([*PROGRAM, *words], text=True, **streams)
 
 
-@pytest.mark.parametrize("name", COMMANDS)
+@pytest.mark.parametrize("name", NAMES)
 def test_a_reader_who_has_gone_changes_no_exit_code(name, report):
     reader, writer = os.pipe()
     os.close(reader)
@@ -53,7 +54,7 @@ def test_a_reader_who_has_gone_changes_no_exit_code(name, report):
         assert (process.communicate()[1], process.returncode) == ("", int(name in FINDS))
 
 
-@pytest.mark.parametrize("name", COMMANDS)
+@pytest.mark.parametrize("name", NAMES)
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs /dev/full")
 def test_a_full_device_is_one_sentence_and_exit_2(name, report):
     words = [report if word == "REPORT" else word for word in COMMANDS[name]]

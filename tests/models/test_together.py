@@ -53,7 +53,11 @@ COMPILED = [
 
 
 @pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning")  # PyTorch's own, of itself
-@pytest.mark.parametrize(("kind", "name"), COMPILED, ids=[f"{kind} {name}" for kind, name in COMPILED])
+@pytest.mark.parametrize(
+    ("kind", "name"),
+    [pytest.param(*one, marks=[pytest.mark.slow] * (place > 1)) for place, one in enumerate(COMPILED)],
+    ids=[f"{kind} {name}" for kind, name in COMPILED],
+)
 def test_a_model_compiles_as_one_graph(kind, name):
     torch.manual_seed(1)
     model, given = build(kind, replace(SHAPE, layers=1), rule_of(kind, name)), batch(kind)

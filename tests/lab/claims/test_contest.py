@@ -246,6 +246,7 @@ def test_losses_far_apart_get_a_logarithmic_axis(floor, decades):
     assert contest.recorded_figure("far", Text("t", "t"), recorded.tuned(few), 0).y_log is decades
 
 
+@pytest.mark.slow
 def test_no_two_figures_of_the_contests_share_a_file():
     shown = [figure.id for claim in (WINS, RESTORES) for figure in run(claim, **MOMENT).figures]
     assert len(shown) == len(set(shown))

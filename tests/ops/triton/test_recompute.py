@@ -102,7 +102,9 @@ def test_rows_that_meet_nan_or_inf_are_invalid_and_no_others(bad, device):
     assert torch.equal(stats.invalid.cpu(), expected)
 
 
-@pytest.mark.parametrize("every", [False, True], ids=["one in a span", "every row"])
+@pytest.mark.parametrize(
+    "every", [False, pytest.param(True, marks=pytest.mark.slow)], ids=["one in a span", "every row"]
+)
 def test_only_marked_rows_are_touched(every, device, marked):
     """Some rows have a key far above all others."""
     q, k, v, _, _ = hot(device, spread=1.0)

@@ -164,7 +164,9 @@ def turn(page, scope, key):
             page.keyboard.press("ArrowRight")
 
 
-@pytest.mark.parametrize("name", ["finding", *STEPS, "run"])
+@pytest.mark.parametrize(
+    "name", [*STEPS[:2], "run", *(pytest.param(name, marks=pytest.mark.slow) for name in ("finding", *STEPS[2:]))]
+)
 def test_every_control_moves_its_picture(lesson, name):
     page = lesson()
     figure = living(page, name)
@@ -605,7 +607,9 @@ TIMED = """async ([scope, key, values]) => {
 }"""
 
 
-@pytest.mark.parametrize("name", [*STEPS, *PLAYS, "run"])
+@pytest.mark.parametrize(
+    "name", [STEPS[0], *(pytest.param(name, marks=pytest.mark.slow) for name in (*STEPS[1:], *PLAYS)), "run"]
+)
 def test_a_control_answers_within_fifty_milliseconds(lesson, name):
     """From the slider's event to the layout of its picture, at the largest setting. Tests run beside others, which take turns
     on the same cores, so the fastest of several is what the page itself takes."""
