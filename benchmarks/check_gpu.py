@@ -1,9 +1,9 @@
 """Times a check on a GPU against one forward of the same model: time, peak memory, and the first check in a process.
 
 The model is a random Llama of one billion parameters in bfloat16, which returns the logits of the last token only. «Look» is
-a check without what-if and without comparing implementations; «whole» is the default. All take turns, and the best time of
-each counts. «In a new process» is its first check, with Triton's cache on disk warm: kernels are loaded and tapes recorded
-then.
+a check without what-if and without comparing implementations; «whole» is the default. All take turns; the best time of each
+counts, and the most memory. «In a new process» is its first check, with Triton's cache on disk warm: kernels are loaded and
+tapes recorded then.
 
     python benchmarks/check_gpu.py --commit $(git rev-parse HEAD)
 """
@@ -73,10 +73,12 @@ def rows_of(model: nn.Module, length: int) -> list[list[Any]]:
     for way in ways.values():  # compiles
         way()
     turns = [{name: measured(way) for name, way in ways.items()} for _ in range(rounds)]
-    best = {name: tuple(map(min, zip(*(turn[name] for turn in turns), strict=True))) for name in ways}
-    (forward, held), rows = best["forward"], []
-    for name, (seconds, most) in best.items():
-        rows.append([length, name, 1e3 * seconds, seconds / forward, most, most / held])
+    best = {name: min(turn[name][0] for turn in turns) for name in ways}
+    held = {name: max(turn[name][1] for turn in turns) for name in ways}
+    rows: list[list[Any]] = [
+        [length, name, 1e3 * best[name], best[name] / best["forward"], held[name], held[name] / held["forward"]]
+        for name in ways
+    ]
     for row in rows:
         print("\t".join(f"{cell:.4g}" if isinstance(cell, float) else str(cell) for cell in row), flush=True)
     return rows

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from isotherm.probe import Factor
+from isotherm.probe.factors import Tracer
 from isotherm.probe.frames import Frame, Frames, Record
 from isotherm.probe.keep import Keeper, storage_of
 from isotherm.probe.layouts import assignments, tokens
@@ -26,6 +27,24 @@ def matches(used: Tensor, records: list[Record], measure: Measure, enough: float
     assert sample is not None
     read([sample])
     return matches_of(sample.frames[0].pairs, measure, enough)
+
+
+def test_samples_that_are_measured_at_once_keep_their_own_factors():
+    """Layers of one shape, each with its own factor; vectors too short in the second, no projection that fits in the last."""
+    outputs = [noise(2, 9, 24, seed=number) for number in range(5)]
+    outputs[1][0, 3] *= 1e-9
+    used = [split(output, 4) * factor for output, factor in zip(outputs, (0.5, 2.0, 3.0, 1.0, 1.0), strict=True)]
+    used[4] = noise(2, 4, 9, 6, seed=9)
+    frames = [frame(record(output, f"layer {number}")) for number, output in enumerate(outputs)]
+    samples = [Sampler().take(q, [one]) for q, one in zip(used, frames, strict=True)]
+    read([sample for sample in samples if sample is not None])
+    alone = [Tracer().trace(sample) for sample in samples]
+    together = Tracer()
+    together.expect([sample for sample in samples if sample is not None])
+    at_once = [together.trace(sample) for sample in samples]
+    assert at_once == alone
+    assert [found.value for found, _ in at_once[:4]] == pytest.approx([0.5, 2.0, 3.0, 1.0])
+    assert at_once[4][0].kind != "constant"
 
 
 def ways(*rows: list[float]) -> Tensor:

@@ -51,8 +51,8 @@ def of_tables(tables: Sequence[HeadTable]) -> list[Numbers]:
 
 
 def apart(one: Sequence[Capture], other: Sequence[Capture]) -> list[Apart]:
-    """How far the calls of one forward are from those of another. Both are multiplied: q and k with 1/√d before the kernel are
-    half as far apart as two that were doubled, but what counts is the product with the kernel's scale."""
+    """How far the calls of one forward are from those of another. A factor may be in q, in k or in the kernel's scale: what is
+    compared is the product of all three."""
     pairs = list(zip(one, other, strict=False))
     gaps, times = zip(*(_of_one("q", pairs), _of_one("k", pairs)), strict=True)
     directions, factors = (np.stack(found) for found in (gaps, times))

@@ -46,8 +46,8 @@ def look(
     glance: bool = False,
 ) -> Look:
     """Run one forward under the probe, and a second one if there is something to look at more closely. The caller's grad mode
-    is kept, and no capture holds on to the graph. `how` is about calls that are measured at once. A `glance` follows only the
-    calls of attention functions."""
+    is kept, and no capture holds on to the graph. `how` is about calls that are measured at once. A `glance` sees
+    the calls of attention functions alone."""
 
     def follow_through(closely: Sequence[str]) -> tuple[CheckSession, Any, float]:
         return _look(CheckSession(model, closely, how, glance=glance), batch)

@@ -90,7 +90,7 @@ def measured_alike(pairs: Sequence[Candidate], way: Tensor, measure: Measure) ->
     used = torch.stack([pair.used.lengths[0] for pair in pairs])
     projected = torch.stack([pair.output.lengths[0] for pair in pairs])
     base = projected[..., way[0]]
-    floor = _floor(projected.flatten(1))[(...,) + (None,) * (base.dim() - 1)]
+    floor = _floor(projected.flatten(1)).view(-1, *[1] * (base.dim() - 1))
     ratio, base = (one.movedim(0, 2) for one in _known(used / base, base, floor))
     spreads = measure(ratio, base).tolist()
     return [
@@ -99,7 +99,7 @@ def measured_alike(pairs: Sequence[Candidate], way: Tensor, measure: Measure) ->
 
 
 def _floor(projected: Tensor) -> Tensor:
-    """Below this a length is no evidence, for each row of lengths."""
+    """The length below which a vector says nothing, for each row of lengths."""
     return 1e-6 * projected.median(-1).values
 
 

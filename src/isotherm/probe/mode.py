@@ -75,7 +75,7 @@ class Mode(TorchFunctionMode):
 
 
 def watched(session: Session) -> AbstractContextManager[object]:
-    """See the functions of a while, also in a session that glances."""
+    """See the functions that are called in a block, even in a session that glances."""
     return Mode(session) if session.mode is None else nullcontext()
 
 
